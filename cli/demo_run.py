@@ -1,0 +1,573 @@
+"""The demo from beginning to end: server, schema, tasks, workers, and the check of what they did."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+import shlex
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+import pgqueue
+from pgqueue import demo, embedded, migrate
+from pgqueue.client import Client
+from pgqueue.database import EMBEDDED, Database, mask
+from pgqueue.errors import InputError, PgqueueError
+from pgqueue.ids import tail
+from pgqueue.lifecycle import ACTIVE, Status
+from pgqueue.options import NewTask
+from pgqueue.task import Task
+
+from .common import open_database, program
+from .demo_screen import Teller, teller
+from .errors import tell
+
+_CHUNK: Final = 250
+"""Tasks per enqueue: small enough for a bar that moves."""
+_LOOK_EVERY: Final = 0.15
+_LOOK_CLOSELY: Final = 0.02
+_PAGE: Final = 10_000
+_LEASE: Final = "2s"
+"""With --kill-one: short, because somebody waits for it to run out."""
+_STALLED: Final = 60.0
+_PATIENCE: Final = 15.0
+
+
+class DemoFailed(PgqueueError):
+    """The demo could not be brought to its end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the command line said."""
+
+    directory: str | None
+    workers: int
+    kill_one: bool
+    database_url: str
+    schema: str | None
+
+    def place(self) -> str:
+        """The options that lead a copied command to the same tables."""
+        schema = f" --schema {shlex.quote(self.schema)}" if self.schema else ""
+        return f" --database-url {shlex.quote(mask(self.database_url))}{schema}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dead:
+    """A task that is dead: which file, and why."""
+
+    id: str
+    tail: str
+    file: str
+    error: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """A worker that was killed, and what it held in that moment."""
+
+    worker: str
+    pid: int
+    held: list[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What came of it. Its fields are those of the JSON object."""
+
+    queue: str
+    database: str
+    directory: str
+    workers: int
+    files: int
+    folders: int
+    bytes: int
+    lines: int
+    digest: str
+    tasks: int
+    completed: int
+    attempts: int
+    seconds: float
+    """From the first start of a task to the last end, by the server's clock."""
+    dead: list[Dead]
+    kill_one: bool
+    kill: Kill | None
+    rerun_ids: list[str]
+    """Tasks that had more than one attempt."""
+    ordered: bool
+    differences: list[str]
+    commands: list[str]
+    logs: str | None
+    """Where the workers' logs were left: only where something is wrong."""
+
+    @property
+    def matches(self) -> bool:
+        return not self.differences
+
+    @property
+    def rate(self) -> float:
+        return self.tasks / self.seconds if self.seconds else 0.0
+
+    @property
+    def rerun(self) -> int:
+        return len(self.rerun_ids)
+
+    @property
+    def order(self) -> str:
+        kept = "one at a time and in order" if self.ordered else "NOT one at a time and in order"
+        return f"{kept} in each folder, by the server's clock"
+
+    @property
+    def killed(self) -> str | None:
+        if self.kill is None:
+            return "nobody: all was done before the moment came; name a larger DIR" if self.kill_one else None
+        name, held = self.kill.worker.rpartition("/")[2], _tasks(len(self.kill.held))
+        who = f"{name} (pid {self.kill.pid}) by SIGKILL, holding {held}"
+        if not self.rerun:
+            return f"{who}, which it had just ended"
+        some = ", ".join(tail(UUID(one)) for one in self.rerun_ids[:2])
+        return f"{who}; run again after the lease: {self.rerun:,} ({some}{', …' if self.rerun > 2 else ''})"
+
+    def complaint(self) -> str:
+        shown = "; ".join(self.differences[:3])
+        more = f"; and {len(self.differences) - 3:,} more" if len(self.differences) > 3 else ""
+        return f"tasks and direct walk differ: {shown}{more} (the workers' logs are in {self.logs})"
+
+    def record(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"matches": self.matches, "rate": round(self.rate, 1), "rerun": self.rerun}
+
+
+def run(request: Request) -> Report:
+    """Run the demo. InputError for a directory that cannot be used; DemoFailed when it cannot go on."""
+    root = tree(request.directory)
+    with _ended_by_signals(), _workplace() as place, teller() as show:
+        database = open_database(request.database_url, request.schema)
+        try:
+            return _Run(request, root, database, place, show).run()
+        finally:
+            database.dispose()
+
+
+# -- the tree, and what must fail
+
+
+def tree(directory: str | None) -> bytes:
+    """The directory to walk, absolute; by default the running Python's library."""
+    named = sysconfig.get_path("stdlib") if directory is None else directory
+    root = os.path.abspath(os.fsencode(named))
+    shown = demo.encoded(os.fsencode(named))
+    if not named or not os.path.lexists(root):
+        raise _unusable(f"{shown or 'the empty name'} does not exist")
+    if not os.path.isdir(root):
+        raise _unusable(f"{shown} is no directory")
+    try:
+        if not any(folder.names for folder in demo.folders(root)):
+            raise _unusable(f"{shown} has no files in it")
+    except OSError as error:
+        raise _unusable(f"{shown} cannot be read ({error.strerror})") from None
+    return root
+
+
+def _unusable(text: str) -> InputError:
+    return InputError(f"{text}: name a directory with files in it", field="DIR")
+
+
+def make_scratch(folder: Path) -> None:
+    """Files that will be no files when their tasks run, and one that was none from the beginning."""
+    folder.mkdir()
+    (folder / "dangling-link").symlink_to("nowhere")
+    for name in ("now-a-directory", "removed", "unreadable"):
+        (folder / name).write_text("here today\n")
+    (folder / "unreadable").chmod(0)
+    if os.access(folder / "unreadable", os.R_OK):  # root, or a file system without modes
+        (folder / "unreadable").unlink()
+
+
+def spoil_scratch(folder: Path) -> None:
+    (folder / "removed").unlink()
+    (folder / "now-a-directory").unlink()
+    (folder / "now-a-directory").mkdir()
+
+
+@contextlib.contextmanager
+def _workplace() -> Iterator[Path]:
+    """A folder for the scratch files and the workers' logs. The logs stay where something went wrong."""
+    try:
+        place = Path(tempfile.mkdtemp(prefix="pgqueue-demo-"))
+    except OSError as error:
+        raise DemoFailed(f"no temporary folder can be made ({error.strerror}): set TMPDIR to one that can") from None
+    try:
+        yield place
+    except (KeyboardInterrupt, SystemExit, InputError):
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    except BaseException:
+        shutil.rmtree(place / "scratch", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            place.rmdir()  # no worker was started yet
+        raise
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind like Ctrl-C, so that workers and server end with us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        sys.exit(128 + number)
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+# -- the workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Hand:
+    """One worker process."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+class Crew:
+    """The worker processes. A context manager: none outlives it."""
+
+    def __init__(self, request: Request, queue: str, place: Path) -> None:
+        self._queue = queue
+        self._place = place
+        self._argv = [sys.executable, "-P", "-m", "pgqueue", "worker", "--app", "pgqueue.demo:app", "-q", queue]
+        # Nothing of the working directory may pass for a module of ours.
+        self._argv += ["--app-dir", str(place), *(("--lease", _LEASE) if request.kill_one else ())]
+        self._env = worker_environment(request)
+        self.hands: list[Hand] = []
+        self._started = 0
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def hire(self) -> Hand:
+        self._started += 1
+        name = f"{self._queue}/worker-{self._started}"
+        log = self._place / f"worker-{self._started}.log"
+        with log.open("wb") as out:
+            # A session of its own: Ctrl-C reaches us alone, and we stop the workers in order.
+            process = subprocess.Popen(
+                [*self._argv, "--name", name],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.hands.append(Hand(name, process, log))
+        return self.hands[-1]
+
+    def check(self) -> None:
+        """DemoFailed when a worker has ended by itself."""
+        for hand in self.hands:
+            status = hand.process.poll()
+            if status is not None:
+                raise DemoFailed(f"{hand.name} ended with {status}: {hand.last_words()} (its log: {hand.log})")
+
+    def kill(self, hand: Hand) -> None:
+        hand.process.kill()
+        hand.process.wait()
+        self.hands.remove(hand)
+
+    def stop(self) -> None:
+        """SIGTERM for all, SIGKILL for who does not go; a second Ctrl-C kills them now."""
+        try:
+            for hand in self.hands:
+                hand.process.terminate()
+                hand.process.send_signal(signal.SIGCONT)  # should it be stopped, about to be killed
+            deadline = time.monotonic() + _PATIENCE
+            for hand in self.hands:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    hand.process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            for hand in list(self.hands):
+                self.kill(hand)
+
+
+def worker_environment(request: Request) -> dict[str, str]:
+    """Ours, without what would change the workers; the URL stands here because anybody can read a command line."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PGQUEUE_WORKER_")}
+    env |= {"PGQUEUE_DATABASE_URL": request.database_url, demo.PARENT: str(os.getpid())}
+    if request.schema:
+        env["PGQUEUE_SCHEMA"] = request.schema
+    if request.database_url == EMBEDDED:
+        # What a crash of the machine would cost is the end of a demo; it is not worth an fsync per task.
+        env["PGOPTIONS"] = f"{env.get('PGOPTIONS', '')} -c synchronous_commit=off".strip()
+    home = str(Path(pgqueue.__file__).resolve().parent.parent)
+    if home not in map(os.path.realpath, (*site.getsitepackages(), site.getusersitepackages())):
+        # A checkout: the workers do not look in the working directory for it.
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (home, env.get("PYTHONPATH"))))
+    return env
+
+
+# -- one run
+
+
+class _Run:
+    """The steps, in order, over one database."""
+
+    def __init__(self, request: Request, root: bytes, database: Database, place: Path, show: Teller) -> None:
+        self._request = request
+        self._root = root
+        self._database = database
+        self._client = Client(database)
+        self._place = place
+        self._show = show
+        self._id = uuid.uuid4().hex[:6]
+        self._queue = f"demo-{self._id}"
+        self._scratch = place / "scratch"
+        self._ids: list[UUID] = []
+        self._kill: Kill | None = None
+        self._without: Collection[tuple[int, int]] = ()
+
+    def run(self) -> Report:
+        self._bring_up()
+        make_scratch(self._scratch)
+        doomed = self._enqueue()
+        try:
+            with Crew(self._request, self._queue, self._place) as crew:
+                for _ in range(self._request.workers):
+                    crew.hire()
+                self._drain(crew)
+        except (KeyboardInterrupt, SystemExit):
+            tell(f"stopped; what is not done waits in queue {self._queue}: {self._command(self._work())}")
+            raise
+        self._show.say("comparing with a direct walk")
+        return self._report(doomed)
+
+    def _bring_up(self) -> None:
+        began = time.monotonic()
+        if self._request.database_url == EMBEDDED:
+            self._show.say("starting the embedded server")
+        with self._database.autocommit() as connection:
+            version = connection.exec_driver_sql("show server_version").scalar_one()
+        self._show.say(f"PostgreSQL {version} ({self._database.masked}) answers after {time.monotonic() - began:.1f} s")
+        began = time.monotonic()
+        before, after = migrate.upgrade(self._database)
+        done = "has nothing to migrate" if before == after else f"was migrated from {before or 'nothing'}"
+        self._show.say(f"schema {self._database.schema}, revision {after}, {done}: {time.monotonic() - began:.1f} s")
+
+    # -- enqueue
+
+    def _enqueue(self) -> dict[str, demo.Measure | str]:
+        """Enqueue tree and scratch; then spoil the scratch, and return what its files come to."""
+        self._without = self._left_out()
+        tree_, scratch = self._folders(self._root), self._folders(os.fsencode(self._scratch))
+        closed = sum(folder.error is not None for folder in tree_)
+        if closed:
+            self._show.say(f"left out: {closed:,} folders that cannot be read")
+        total = sum(len(folder.names) for folder in (*tree_, *scratch))
+        chunk: list[NewTask] = []
+        for task in (*self._new(tree_, self._root), *self._new(scratch, os.fsencode(self._place))):
+            chunk.append(task)
+            if len(chunk) == _CHUNK or len(self._ids) + len(chunk) == total:
+                self._ids += [made.id for made in self._client.enqueue_many(chunk)]
+                self._show.enqueued(len(self._ids), total)
+                chunk.clear()
+        spoil_scratch(self._scratch)
+        listed = [os.path.join(folder.path, name) for folder in scratch for name in folder.names]
+        return {demo.encoded(path): demo.measured(path) for path in listed}
+
+    def _left_out(self) -> Collection[tuple[int, int]]:
+        """What changes while we look: our own files, should the tree be around them."""
+        places = [self._place]
+        if self._request.database_url == EMBEDDED:
+            places.append(embedded.default_home())
+        return {found for place in places if (found := demo.identity(str(place))) is not None}
+
+    def _folders(self, root: bytes) -> list[demo.Folder]:
+        return list(demo.folders(root, without=self._without))
+
+    def _new(self, folders: Sequence[demo.Folder], root: bytes) -> Iterator[NewTask]:
+        for folder in folders:
+            inventory = demo.inventory.using(queue=self._queue, agent=demo.agent_of(self._id, root, folder.path))
+            for name in folder.names:
+                yield inventory.new(path=demo.encoded(os.path.join(folder.path, name)))
+
+    # -- work
+
+    def _drain(self, crew: Crew) -> None:
+        total = len(self._ids)
+        last: Mapping[str, int] = {}
+        moved = time.monotonic()
+        while True:
+            counts = self._counts()
+            self._show.worked(counts, total)
+            if not any(counts[status] for status in ACTIVE):
+                return
+            crew.check()
+            ended = total - counts["pending"] - counts["running"]
+            if self._request.kill_one and self._kill is None and 3 * ended >= total:
+                self._kill_one(crew)
+            if counts != last or counts["running"]:
+                last, moved = counts, time.monotonic()
+            elif time.monotonic() - moved > _STALLED:
+                raise DemoFailed(f"nothing has moved for {_STALLED:.0f} s; the workers' logs are in {self._place}")
+            time.sleep(_LOOK_CLOSELY if self._request.kill_one and self._kill is None else _LOOK_EVERY)
+
+    def _counts(self) -> dict[str, int]:
+        # The range of ids keeps it to this run, however much else the table holds.
+        tasks = self._client.store.sql.tasks.c
+        query = (
+            sa.select(tasks.status, sa.func.count())
+            .where(tasks.id.between(self._ids[0], self._ids[-1]), tasks.queue == self._queue)
+            .group_by(tasks.status)
+        )
+        with self._database.autocommit() as connection:
+            found = {row.status: row[1] for row in connection.execute(query)}
+        return {status.value: found.get(status.value, 0) for status in Status}
+
+    def _kill_one(self, crew: Crew) -> None:
+        """Kill the worker that holds the most; nothing happens in a moment in which none holds anything."""
+        owners = collections.Counter(task.lease_owner for task in self._running())
+        for hand in sorted(crew.hands, key=lambda hand: -owners[hand.name]):
+            # First it is stopped, so that it still holds what it is seen to hold when it dies.
+            hand.process.send_signal(signal.SIGSTOP)
+            held = [str(task.id) for task in self._running() if task.lease_owner == hand.name]
+            if held:
+                crew.kill(hand)
+                self._kill = Kill(hand.name, hand.process.pid, held)
+                crew.hire()
+                self._show.say(f"killed {hand.name} with SIGKILL, holding {_tasks(len(held))}; another takes its place")
+                return
+            hand.process.send_signal(signal.SIGCONT)
+
+    def _running(self) -> Sequence[Task]:
+        return self._client.list_tasks(status=Status.RUNNING, queue=self._queue, limit=1000).tasks
+
+    # -- check
+
+    def _report(self, doomed: Mapping[str, demo.Measure | str]) -> Report:
+        tasks = self._read()
+        walked = demo.walk(self._root, without=self._without)
+        wrong_order = demo.disorder(tasks)
+        differences = demo.compare({**walked, **doomed}, tasks) + wrong_order
+        totals = demo.Totals.of(demo.results(tasks))
+        dead = [task for task in tasks if task.status is Status.DEAD]
+        if differences:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        else:
+            shutil.rmtree(self._place, ignore_errors=True)
+        return Report(
+            queue=self._queue,
+            database=self._database.masked,
+            directory=demo.encoded(self._root),
+            workers=self._request.workers,
+            files=totals.files,
+            folders=totals.folders,
+            bytes=totals.bytes,
+            lines=totals.lines,
+            digest=totals.digest,
+            tasks=len(tasks),
+            completed=sum(task.status is Status.COMPLETED for task in tasks),
+            attempts=sum(task.attempts for task in tasks),
+            seconds=_seconds(tasks),
+            dead=[self._dead(task) for task in dead],
+            kill_one=self._request.kill_one,
+            kill=self._kill,
+            rerun_ids=[str(task.id) for task in tasks if task.attempts > 1],
+            ordered=not wrong_order,
+            differences=differences,
+            commands=[self._command(words) for words in self._next(dead)],
+            logs=str(self._place) if differences else None,
+        )
+
+    def _read(self) -> list[Task]:
+        """All tasks of this run, in the order in which they were enqueued."""
+        found: list[Task] = []
+        before: UUID | None = None
+        while len(found) < len(self._ids):
+            page = self._client.list_tasks(queue=self._queue, limit=_PAGE, before=before)
+            found += page.tasks
+            before = page.next
+            if before is None or before < self._ids[0]:
+                break
+        return found[::-1]
+
+    def _dead(self, task: Task) -> Dead:
+        path = demo.path_of(task)
+        base = demo.encoded(os.fsencode(self._place))
+        file = path.removeprefix(f"{base}/").removeprefix(f"{demo.encoded(self._root)}/")
+        error = demo.first_line(task.last_error).removesuffix(f" ({path})")
+        return Dead(str(task.id), tail(task.id), file, error)
+
+    def _next(self, dead: Sequence[Task]) -> Iterator[str]:
+        yield f"list --status dead --queue {self._queue}"
+        if dead:
+            name = self._short(dead[0].id)
+            yield f"show {name}"
+            yield f"retry {name}"
+            yield self._work()
+        yield "stats"
+
+    def _work(self) -> str:
+        return f"worker --app pgqueue.demo:app --queues {self._queue} --burst"
+
+    def _short(self, task_id: UUID) -> str:
+        """As much of an id as a person would type, where that is enough."""
+        short = tail(task_id).lstrip("…")
+        try:
+            return short if self._client.find(short) == task_id else str(task_id)
+        except PgqueueError:
+            return str(task_id)
+
+    def _command(self, words: str) -> str:
+        return f"{_program()} {words}{self._request.place()}"
+
+
+def _seconds(tasks: Sequence[Task]) -> float:
+    starts = [task.started_at for task in tasks if task.started_at is not None]
+    ends = [task.finished_at for task in tasks if task.finished_at is not None]
+    return round((max(ends) - min(starts)).total_seconds(), 3) if starts and ends else 0.0
+
+
+def _tasks(count: int) -> str:
+    return f"{count:,} task{'' if count == 1 else 's'}"
+
+
+def _program() -> str:
+    """This very program by its whole path: what is copied must work in another directory, without its environment."""
+    if Path(sys.argv[0]).name == "__main__.py":
+        return program()
+    return shlex.quote(os.path.abspath(sys.argv[0]))

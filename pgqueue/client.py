@@ -1,0 +1,420 @@
+"""The lifecycle over one database, as Python calls: `Client`, and `AsyncClient`, its twin.
+
+Both are made from the one synchronous `Store`: a verb runs in a transaction of its own, or, on a client that
+`Client.on(connection)` returned, in the caller's. Signatures, docstrings and order are the same on both.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .config import Limits
+from .database import Database, translated
+from .errors import DatabaseError, InputError, OutcomeUnknown
+from .guest import ajoined, joined
+from .ids import new_id
+from .options import Enqueued, NewTask, Options
+from .payload import JSON
+from .store import Store
+
+if TYPE_CHECKING:
+    from .guest import AnyAsyncConnection, AnyConnection
+
+__all__ = ["AsyncClient", "Client"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ENDS_TASKS = frozenset(
+    {"complete", "fail", "bury", "release", "snooze", "acknowledge_cancel", "cancel", "dismiss", "evict", "reap"}
+)
+"""Verbs that look again after locking, and so need a READ COMMITTED transaction when they join a caller's."""
+
+_REPEATABLE = frozenset(
+    {"complete", "fail", "bury", "get", "list_tasks", "count_tasks", "stats", "events", "find", "renew"}
+)
+"""Verbs that may be sent again when the connection broke: they read, or they recognise their own first success."""
+
+
+def _sync(
+    verb: Callable[Concatenate[Store, Connection, P], T],
+) -> Callable[Concatenate[Client, P], T]:
+    @functools.wraps(verb)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(verb, *args, **kwargs)
+
+    return method
+
+
+def _async(
+    verb: Callable[Concatenate[Store, Connection, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(verb)
+    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(verb, *args, **kwargs)
+
+    return method
+
+
+class _Face:
+    """What the twins share: which database, which schema, whose transaction."""
+
+    def __init__(
+        self,
+        database: Database | str | None = None,
+        *,
+        schema: str | None = None,
+        owner: str | None = None,
+        pool_size: int = 10,
+    ) -> None:
+        """
+        database: a URL or keyword string for libpq, "embedded", a `Database`; None: from the environment, on first use.
+        schema: where the tables are (default PGQUEUE_SCHEMA, else "pgqueue").
+        owner: what the leases it claims show as their holder (default host:pid).
+
+        No I/O happens here.
+        """
+        if isinstance(database, Database):
+            self.database = database
+        else:
+            self.database = Database(database, schema=schema, pool_size=pool_size)
+        self.store = Store(self.database.schema)
+        self.owner = owner
+        # Processes in which the schema was found to fit; shared with what `on` returns.
+        self._greeted: set[int] = set()
+        self._caller: Any = None
+
+    def _joined_to(self, connection: Any) -> Any:
+        if connection is None:
+            # None would mean "a transaction of my own", and a forgotten session would commit by itself.
+            raise InputError("connection: expected a connection or session, not None; pass yours", field="connection")
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._caller = connection
+        return twin
+
+    def _adapted(self, verb: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        """The verb, with what must be looked at first on this very connection."""
+        name = verb.__name__
+        if name in ("claim", "claim_batch"):
+            kwargs.setdefault("owner", self.owner)
+        must_join = self._caller is not None and name in _ENDS_TASKS
+        must_greet = os.getpid() not in self._greeted
+        if not must_join and not must_greet:
+            return verb
+
+        def adapted(store: Store, connection: Connection, *args: Any, **more: Any) -> Any:
+            if must_greet:
+                store.handshake(connection)
+                self._greeted.add(os.getpid())
+            if must_join:
+                store.joinable(connection, name)
+            return verb(store, connection, *args, **more)
+
+        return adapted
+
+
+class Client(_Face):
+    """The lifecycle, synchronously. Safe to share between threads; after a fork it makes connections of its own.
+
+    Every verb runs in a transaction of its own and has committed when it returns; on the client that `on` returns it
+    joins the caller's transaction instead, and counts when the caller commits.
+    """
+
+    def on(self, connection: AnyConnection) -> Client:
+        """The same client in the caller's transaction.
+
+        connection: a SQLAlchemy Connection, Session or scoped_session on PostgreSQL, whatever its driver, or a psycopg
+            Connection. It is never committed, rolled back, closed or changed. In autocommit, each verb gets a
+            transaction of its own.
+        """
+        return self._joined_to(connection)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the pooled connections, and let go of the embedded server."""
+        self.database.dispose()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self, *, autocommit: bool) -> Iterator[Connection]:
+        if self._caller is not None:
+            with translated(), joined(self._caller) as connection:
+                yield connection
+        elif autocommit:
+            with self.database.autocommit() as connection:
+                yield connection
+        else:
+            with self.database.begin() as connection:
+                yield connection
+
+    def _run(self, verb: Callable[Concatenate[Store, Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        adapted = self._adapted(verb, kwargs)
+        once = self._caller is not None or verb.__name__ not in _REPEATABLE
+        for last in (once, True):
+            try:
+                with self._transaction(autocommit=verb.__name__ in _ONE_STATEMENT) as connection:
+                    return adapted(self.store, connection, *args, **kwargs)  # type: ignore[no-any-return]
+            except DatabaseError as error:
+                if last or not _broken(error):
+                    raise
+        raise AssertionError("unreachable")
+
+    def enqueue(self, action: str, payload: JSON = None, /, **options: Unpack[Options]) -> Enqueued:
+        """Make one task, or adopt the active one that holds the dedupe key.
+
+        action: the name of the handler; not checked here (another program may know it). payload: any JSON value; an
+        action's is the object of its arguments. options: see `Options`.
+
+        One statement in a transaction of its own; it has committed when this returns. Repeated with the same `id` it
+        returns the same task. Raises InputError, PayloadError (nothing written), OutcomeUnknown (look the id up, or
+        call again with it), DatabaseError.
+        """
+        return self.enqueue_new(NewTask(action, payload, options))
+
+    def enqueue_new(self, task: NewTask, /) -> Enqueued:
+        """Make one task from a value (`Action.new`). As `enqueue`."""
+        minted, task = "id" not in task.options, _with_id(task)
+        try:
+            return self._run(Store.enqueue_new, task)
+        except DatabaseError as error:
+            if self._caller is not None or not _broken(error):
+                raise
+        try:
+            return _made((self._run(Store.enqueue_new, task)), task, minted=minted)
+        except DatabaseError as error:
+            if not _broken(error):
+                raise
+            raise _unknown([task]) from error
+
+    def enqueue_many(self, tasks: Iterable[NewTask], /) -> list[Enqueued]:
+        """Make many tasks from any iterable, of which it holds 1,000 at a time. Returns one `Enqueued` each, in order.
+
+        On its own: one transaction per 1,000, so what is returned or raised may have been preceded by whole chunks that
+        are committed. On `client.on(connection)`: all in the caller's transaction, sorted by key as a whole.
+        """
+        done: dict[int, Enqueued] = {}
+        for positions, chunk in _chunks(tasks, whole=self._caller is not None):
+            try:
+                done |= zip(positions, self._run(Store.enqueue_chunk, chunk), strict=True)
+            except DatabaseError as error:
+                if not _broken(error):
+                    raise
+                raise _unknown(chunk) from error
+        return _in_order(done)
+
+    claim = _sync(Store.claim)
+    claim_batch = _sync(Store.claim_batch)
+    renew = _sync(Store.renew)
+    report_progress = _sync(Store.report_progress)
+    complete = _sync(Store.complete)
+    fail = _sync(Store.fail)
+    bury = _sync(Store.bury)
+    release = _sync(Store.release)
+    snooze = _sync(Store.snooze)
+    acknowledge_cancel = _sync(Store.acknowledge_cancel)
+    cancel = _sync(Store.cancel)
+    retry = _sync(Store.retry)
+    dismiss = _sync(Store.dismiss)
+    evict = _sync(Store.evict)
+    get = _sync(Store.get)
+    list_tasks = _sync(Store.list_tasks)
+    count_tasks = _sync(Store.count_tasks)
+    stats = _sync(Store.stats)
+    events = _sync(Store.events)
+    find = _sync(Store.find)
+    reap = _sync(Store.reap)
+
+
+class AsyncClient(_Face):
+    """The lifecycle for asyncio: the same verbs in the same order, awaited. One per event loop."""
+
+    def on(self, connection: AnyAsyncConnection) -> AsyncClient:
+        """The same client in the caller's transaction.
+
+        connection: a SQLAlchemy AsyncConnection, AsyncSession or async_scoped_session on PostgreSQL, whatever its
+            driver, or a psycopg AsyncConnection. It is never committed, rolled back, closed or changed. In autocommit,
+            each verb gets a transaction of its own.
+        """
+        return self._joined_to(connection)  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """Close the pooled connections, and let go of the embedded server."""
+        await self.database.adispose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def _transaction(self, *, autocommit: bool) -> AsyncIterator[AsyncConnection]:
+        if self._caller is not None:
+            with translated():
+                async with ajoined(self._caller) as connection:
+                    yield connection
+        else:
+            async with self.database.abegin(autocommit=autocommit) as connection:
+                yield connection
+
+    async def _run(
+        self, verb: Callable[Concatenate[Store, Connection, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        adapted = self._adapted(verb, kwargs)
+
+        def call(connection: Connection) -> T:
+            return adapted(self.store, connection, *args, **kwargs)  # type: ignore[no-any-return]
+
+        once = self._caller is not None or verb.__name__ not in _REPEATABLE
+        for last in (once, True):
+            try:
+                async with self._transaction(autocommit=verb.__name__ in _ONE_STATEMENT) as connection:
+                    return await connection.run_sync(call)
+            except DatabaseError as error:
+                if last or not _broken(error):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def enqueue(self, action: str, payload: JSON = None, /, **options: Unpack[Options]) -> Enqueued:
+        """Make one task, or adopt the active one that holds the dedupe key. See `Client.enqueue`."""
+        return await self.enqueue_new(NewTask(action, payload, options))
+
+    async def enqueue_new(self, task: NewTask, /) -> Enqueued:
+        """Make one task from a value (`Action.new`). As `enqueue`."""
+        minted, task = "id" not in task.options, _with_id(task)
+        try:
+            return await self._run(Store.enqueue_new, task)
+        except DatabaseError as error:
+            if self._caller is not None or not _broken(error):
+                raise
+        try:
+            return _made((await self._run(Store.enqueue_new, task)), task, minted=minted)
+        except DatabaseError as error:
+            if not _broken(error):
+                raise
+            raise _unknown([task]) from error
+
+    async def enqueue_many(self, tasks: Iterable[NewTask] | AsyncIterable[NewTask], /) -> list[Enqueued]:
+        """Make many tasks, from any iterable or asynchronous iterable. See `Client.enqueue_many`."""
+        if self._caller is not None:
+            everything = [task async for piece in _listed(tasks) for task in piece]
+            return await self._enqueue_pieces(everything, whole=True)
+        done: list[Enqueued] = []
+        async for piece in _listed(tasks):
+            done += await self._enqueue_pieces(piece, whole=False)
+        return done
+
+    async def _enqueue_pieces(self, tasks: list[NewTask], *, whole: bool) -> list[Enqueued]:
+        done: dict[int, Enqueued] = {}
+        for positions, chunk in _chunks(tasks, whole=whole):
+            try:
+                done |= zip(positions, await self._run(Store.enqueue_chunk, chunk), strict=True)
+            except DatabaseError as error:
+                if not _broken(error):
+                    raise
+                raise _unknown(chunk) from error
+        return _in_order(done)
+
+    claim = _async(Store.claim)
+    claim_batch = _async(Store.claim_batch)
+    renew = _async(Store.renew)
+    report_progress = _async(Store.report_progress)
+    complete = _async(Store.complete)
+    fail = _async(Store.fail)
+    bury = _async(Store.bury)
+    release = _async(Store.release)
+    snooze = _async(Store.snooze)
+    acknowledge_cancel = _async(Store.acknowledge_cancel)
+    cancel = _async(Store.cancel)
+    retry = _async(Store.retry)
+    dismiss = _async(Store.dismiss)
+    evict = _async(Store.evict)
+    get = _async(Store.get)
+    list_tasks = _async(Store.list_tasks)
+    count_tasks = _async(Store.count_tasks)
+    stats = _async(Store.stats)
+    events = _async(Store.events)
+    find = _async(Store.find)
+    reap = _async(Store.reap)
+
+
+_ONE_STATEMENT = frozenset({"enqueue_new", "get", "list_tasks", "count_tasks", "stats", "events", "find"})
+"""Verbs whose statements need no transaction around them: each is atomic by itself, and saves two round trips."""
+
+
+def _with_id(task: NewTask) -> NewTask:
+    """The id is minted before anything is sent: an enqueue that is sent twice then makes one task."""
+    if "id" in task.options:
+        return task
+    return NewTask(task.action, task.payload, {**task.options, "id": new_id()}, task.encoded)
+
+
+def _made(found: Enqueued, task: NewTask, *, minted: bool) -> Enqueued:
+    """What a repeated enqueue found: an id that was minted for this very call can only be its own first success."""
+    return Enqueued(found.id, created=True) if minted and found.id == task.options["id"] else found
+
+
+def _broken(error: DatabaseError) -> bool:
+    cause = error.__cause__
+    return bool(getattr(cause, "connection_invalidated", False))
+
+
+def _unknown(tasks: list[NewTask]) -> OutcomeUnknown:
+    ids = [task.options["id"] for task in tasks]
+    named = str(ids[0]) if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
+    return OutcomeUnknown(
+        f"the connection broke while {named} was being enqueued: it may or may not be there; look it up by id, or"
+        " enqueue it again with the same id",
+        task_ids=ids,
+    )
+
+
+def _chunks(tasks: Iterable[NewTask], *, whole: bool) -> Iterator[tuple[Sequence[int], list[NewTask]]]:
+    """(positions, tasks) of at most 1,000. `whole`: all of them sorted by key first.
+
+    In one transaction, two callers that insert the same keys in different orders would wait for each other in a circle.
+    """
+    numbered: Iterable[tuple[int, NewTask]] = enumerate(tasks)
+    if whole:
+        numbered = sorted(numbered, key=lambda pair: _key(pair[1]))
+    iterator = iter(numbered)
+    while chunk := list(itertools.islice(iterator, Limits.BATCH)):
+        yield [position for position, _ in chunk], [_with_id(task) for _, task in chunk]
+
+
+async def _listed(tasks: Iterable[NewTask] | AsyncIterable[NewTask]) -> AsyncIterator[list[NewTask]]:
+    """Pieces of at most 1,000, so that an asynchronous source is never held whole."""
+    if not isinstance(tasks, AsyncIterable):
+        iterator = iter(tasks)
+        while piece := list(itertools.islice(iterator, Limits.BATCH)):
+            yield piece
+        return
+    piece = []
+    async for task in tasks:
+        piece.append(task)
+        if len(piece) == Limits.BATCH:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def _key(task: NewTask) -> tuple[str, str]:
+    return (task.options.get("agent") or "", task.options.get("dedupe_key") or "")
+
+
+def _in_order(done: Mapping[int, Enqueued]) -> list[Enqueued]:
+    return [done[position] for position in sorted(done)]

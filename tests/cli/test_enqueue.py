@@ -1,0 +1,188 @@
+"""`enqueue`: one task from the shell."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from pgqueue.client import Client
+
+from .running import Program
+
+APP = """
+from datetime import timedelta
+from uuid import UUID
+from pgqueue import App
+
+app = App({database!r})
+
+@app.task(queue="mail", max_attempts=7)
+def send(order_id: UUID, to: str, wait: timedelta = timedelta(0)) -> None: ...
+"""
+ORDER = "0195f2b4-7c31-7b4a-9f00-0123456789ab"
+
+
+def made(program: Program, *words: str, stdin: str | bytes | None = None) -> UUID:
+    ran = program("enqueue", *words, stdin=stdin)
+    assert ran.code == 0, ran.err
+    return UUID(ran.out.strip())
+
+
+def test_enqueue_prints_the_id(program: Program, client: Client) -> None:
+    task = client.get(made(program, "send", '{"to": "ada"}'))
+
+    assert (task.action, task.queue, task.payload) == ("send", "default", {"to": "ada"})
+
+
+def test_enqueue_without_a_payload(program: Program, client: Client) -> None:
+    assert client.get(made(program, "send")).payload_text is None
+    assert client.get(made(program, "send", "null")).payload is None
+
+
+def test_every_option_arrives(program: Program, client: Client) -> None:
+    wanted = uuid4()
+    words = "--queue mail --agent host-7 --account acme --priority -3 --delay 2h --max-attempts 5 --timeout 1m30s"
+    task = client.get(made(program, "send", "[1]", *words.split(), "--dedupe-key", "k 1", "--id", str(wanted)))
+
+    assert task.id == wanted
+    assert (task.queue, task.agent, task.account, task.priority) == ("mail", "host-7", "acme", -3)
+    assert (task.max_attempts, task.timeout, task.dedupe_key) == (5, timedelta(seconds=90), "k 1")
+    assert timedelta(minutes=119) < task.not_before - task.created_at < timedelta(minutes=121)
+
+
+def test_payload_from_standard_input(program: Program, client: Client) -> None:
+    assert client.get(made(program, "send", "-", stdin='{"to": "ádá"}\n')).payload == {"to": "ádá"}
+
+
+def test_enqueue_as_json(program: Program) -> None:
+    [first] = program("enqueue", "send", "--dedupe-key", "k", "--json").objects
+    [second] = program("enqueue", "send", "--dedupe-key", "k", "--json").objects
+
+    assert (first["created"], second) == (True, first | {"created": False})
+
+
+def test_an_adopted_task_is_said(program: Program) -> None:
+    first = made(program, "send", "--dedupe-key", "k")
+
+    ran = program("enqueue", "send", "--dedupe-key", "k")
+
+    assert (ran.code, ran.out) == (0, f"{first}\n")
+    assert "nothing new was made" in ran.err
+
+
+def test_an_adopted_id_is_said(program: Program) -> None:
+    first = made(program, "send")
+
+    assert "nothing new was made" in program("enqueue", "send", "--id", str(first)).err
+
+
+SECRET = "hunter2"
+REFUSED = {
+    "not JSON": ((f'{{"password": "{SECRET}"',), "payload is not JSON: Expecting ',' delimiter at line 1, column 23"),
+    "unquoted": (("{to:1}",), "payload is not JSON"),
+    "NaN": (("NaN",), "nan, which JSON does not have"),
+    "Infinity": (("-Infinity",), "JSON does not have"),
+    "NUL": ((r'"a\u0000b"',), "payload"),
+    "lone surrogate": ((r'["\ud800"]',), "payload $[0]"),
+    "too deep": (("[" * 101 + "]" * 101,), "deeper than 100"),
+    "much too deep": (("[" * 100_000,), "payload"),
+    "long number": (("9" * 5000,), "digits"),
+    "too large": (('"' + "x" * 1_048_577 + '"',), "1,048,576"),
+    "priority": (("--priority", "10"), "priority cannot be 10; give a number from -9 to 9"),
+    "priority not a number": (("--priority", "high"), "'high' is not a valid integer"),
+    "attempts": (("--max-attempts", "0"), "max_attempts cannot be 0; give a number from 1 to 1,000"),
+    "delay": (("--delay", "2x"), "delay cannot be '2x'; write it like 30s"),
+    "delay too long": (("--delay", "4000d"), "delay cannot be"),
+    "negative delay": (("--delay", "-5s"), "delay cannot be '-5s'"),
+    "timeout": (("--timeout", "0"), "timeout cannot be 0s"),
+    "id": (("--id", "d8dd91"), "id is not a whole task id"),
+    "empty queue": (("--queue", ""), "queue is empty"),
+    "long agent": (("--agent", "x" * 513), "agent has 513 bytes; the limit is 512"),
+    "control character": (("--account", "a\x1bb"), "account holds a control character"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_enqueue_refuses_bad_input(program: Program, client: Client, case: str) -> None:
+    words, says = REFUSED[case]
+
+    ran = program("enqueue", "send", "--", *words) if len(words) == 1 else program("enqueue", "send", *words)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.complaint
+    assert SECRET not in ran.err
+    assert client.count_tasks() == 0
+
+
+def test_enqueue_refuses_bytes_that_are_no_text(program: Program, client: Client) -> None:
+    ran = program("enqueue", "send", "-", stdin=b'"\xff"')
+
+    assert (ran.code, client.count_tasks()) == (2, 0)
+    assert "payload is not UTF-8 at byte 1" in ran.complaint
+
+
+def test_enqueue_refuses_an_empty_action(program: Program) -> None:
+    ran = program("enqueue", "")
+
+    assert ran.code == 2
+    assert "action is empty" in ran.complaint
+
+
+def test_enqueue_needs_an_action(program: Program) -> None:
+    ran = program("enqueue")
+
+    assert (ran.code, ran.complaint) == (2, "Error: Missing argument 'ACTION'. (see pgqueue enqueue --help)")
+
+
+# -- with the App
+
+
+@pytest.fixture
+def app(module: Callable[[str, str], str], database_url: str) -> str:
+    return module("cli_enqueue_shop", APP.format(database=database_url)) + ":app"
+
+
+def test_the_app_brings_its_options_and_its_database(lost: Program, client: Client, app: str) -> None:
+    task = client.get(made(lost, "send", f'{{"order_id": "{ORDER}", "to": "ada", "wait": "PT5S"}}', "--app", app))
+
+    assert (task.queue, task.max_attempts) == ("mail", 7)
+    assert task.payload == {"order_id": ORDER, "to": "ada", "wait": "PT5S"}
+
+
+def test_options_win_over_the_apps(lost: Program, client: Client, app: str) -> None:
+    payload = f'{{"order_id": "{ORDER}", "to": "ada"}}'
+    task = client.get(made(lost, "send", payload, "--app", app, "--queue", "slow", "--max-attempts", "2"))
+
+    assert (task.queue, task.max_attempts) == ("slow", 2)
+
+
+def test_the_command_lines_database_wins(
+    lost: Program, client: Client, module: Callable[[str, str], str], database_url: str
+) -> None:
+    elsewhere = module("cli_enqueue_elsewhere", APP.format(database="postgresql://nobody@127.0.0.1:1/none")) + ":app"
+    payload = f'{{"order_id": "{ORDER}", "to": "ada"}}'
+
+    assert client.get(made(lost, "send", payload, "--app", elsewhere, "--database-url", database_url)).queue == "mail"
+
+
+@pytest.mark.parametrize(
+    ("action", "payload", "says"),
+    [
+        ("sned", "{}", "unknown action 'sned'; this app's actions are: send"),
+        ("send", "{}", "'order_id'"),
+        ("send", '{"order_id": "x", "to": "ada"}', "order_id"),
+        ("send", f'{{"order_id": "{ORDER}", "to": "ada", "cc": "x"}}', "'cc'"),
+        ("send", f'{{"order_id": "{ORDER}", "to": 3}}', "to"),
+        ("send", "[1]", "JSON object"),
+        ("send", "null", "JSON object"),
+    ],
+)
+def test_the_app_refuses_what_its_handler_does_not_take(
+    lost: Program, client: Client, app: str, action: str, payload: str, says: str
+) -> None:
+    ran = lost("enqueue", action, payload, "--app", app)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.complaint
+    assert client.count_tasks() == 0

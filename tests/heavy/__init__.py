@@ -1,0 +1,1 @@
+"""Tests that need the machine to themselves; each module is marked heavy."""

@@ -1,0 +1,1 @@
+"""The worker and what runs inside it, over a real server with real threads."""
