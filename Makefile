@@ -66,7 +66,8 @@ venv:
 	@made="$$($(PYTHON) -c 'import sys; print(sys.version.split()[0] + " " + getattr(sys, "base_prefix", ""))' 2>/dev/null) $$(pwd)"; \
 	if test -x $(BIN)/python && test "$$made" = "$$(cat $(VENV)/.made 2>/dev/null)"; then exit 0; fi; \
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  has="$$($(PYTHON) -V 2>&1)" && has="$(PYTHON) is $$has" || has="$(PYTHON) was not found"; \
+	  has="$$($(PYTHON) -V 2>&1)" && has="$(PYTHON) is $$has" || { \
+	    has="$(PYTHON) was not found"; command -v $(PYTHON) >/dev/null && has="$(PYTHON) cannot be run"; }; \
 	  try="install one (Debian, Ubuntu: apt install python3; macOS: brew install python)"; \
 	  for name in python3.11 python3.12 python3.13; do \
 	    if $$name -c pass 2>/dev/null; then try="make $(GOAL) PYTHON=$$name"; fi; done; \

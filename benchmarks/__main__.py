@@ -33,14 +33,14 @@ def drain(
     database_url: str, tasks: int, rounds: int, handlers: str, concurrency: int, batch: int, *, as_json: bool
 ) -> None:
     """One worker process drains no-op tasks; the clock runs until none is unfinished."""
-    from .drain import Settings, measure, report
+    from .drain import Failed, Settings, measure, report
     from .worker import HANDLERS
 
     chosen = HANDLERS if handlers == "both" else (handlers,)
     settings = Settings(tasks=tasks, rounds=rounds, handlers=chosen, concurrency=concurrency, batch=batch)
     try:
         result = measure(database_url, settings, tell=partial(click.echo, err=True))
-    except PgqueueError as error:
+    except (PgqueueError, Failed) as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(result, indent=2) if as_json else report(result))
 

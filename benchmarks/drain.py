@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -10,19 +11,23 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .server import SCHEMA, Bench, bench, cpu_of
 from .worker import HANDLERS, app_over
 
-__all__ = ["Settings", "measure", "report"]
+__all__ = ["Failed", "Settings", "measure", "report"]
 
 FLOOR = "floor"
 _ROOT = Path(__file__).resolve().parent.parent
 _LOOK_EVERY = 0.005
 _GIVE_UP = 300.0
+
+
+class Failed(Exception):
+    """The work was not done, or not as it should be: there is no figure."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,24 +87,19 @@ def _drain(own: Bench, who: str, number: int, settings: Settings) -> Run:
     else:
         command = ["benchmarks.worker", own.url, SCHEMA, str(settings.concurrency), str(settings.batch)]
     used_before = _children_cpu()
-    with own.held_back():
-        process = subprocess.Popen([sys.executable, "-m", *command], cwd=_ROOT)
-        _until(own.waiting, process)
-        used_by_start = cpu_of(process.pid)
-        before = own.spent()
-        began = time.perf_counter()
-    try:
+    with _started(command) as process:
+        with own.held_back():
+            _until(own.waiting, process)
+            used_by_start = cpu_of(process.pid)
+            before = own.spent()
+            began = time.perf_counter()
         ended = _finished(own, last, process)
-    except BaseException:
-        process.kill()
-        raise
-    finally:
         process.wait()
     # Only now: a backend tells its last figures when it ends.
     after = own.spent()
     completed = own.one(f"select count(*) from {SCHEMA}.tasks where status = 'completed' and attempts = 1")
-    assert process.returncode == 0, f"{who} ended with status {process.returncode}"
-    assert completed == settings.tasks, f"{who}: {completed:,} of {settings.tasks:,} tasks completed at first attempt"
+    if completed != settings.tasks:
+        raise Failed(f"{who}: {completed:,} of {settings.tasks:,} tasks were completed at their first attempt")
 
     def per_1000(seconds: float | None, less: float | None) -> float | None:
         return None if seconds is None or less is None else 1e6 * (seconds - less) / settings.tasks
@@ -115,6 +115,16 @@ def _drain(own: Bench, who: str, number: int, settings: Settings) -> Run:
         wal_bytes_per_task=(after.wal_bytes - before.wal_bytes) / settings.tasks,
         commits_per_task=(after.commits - before.commits) / settings.tasks,
     )
+
+
+@contextlib.contextmanager
+def _started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=_ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _load(own: Bench, who: str, tasks: int) -> tuple[float, Any]:
@@ -134,19 +144,23 @@ def _finished(own: Bench, last: Any, process: subprocess.Popen[bytes]) -> float:
     def ended() -> bool:
         return bool(own.one(f"select finished_at is not null from {SCHEMA}.tasks where id = %s", last))
 
+    looked_at = 0.0
+
+    def all_ended() -> bool:
+        nonlocal looked_at
+        looked_at = time.perf_counter()
+        return bool(own.one(f"select count(*) from {SCHEMA}.tasks where active") == 0)
+
     _until(ended, process)
-    while True:
-        now = time.perf_counter()
-        if own.one(f"select count(*) from {SCHEMA}.tasks where active") == 0:
-            return now
-        time.sleep(_LOOK_EVERY)
+    _until(all_ended, process)
+    return looked_at
 
 
 def _until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     give_up = time.monotonic() + _GIVE_UP
     while not true():
-        assert process.poll() in (None, 0), f"ended with status {process.returncode} before its work was done"
-        assert time.monotonic() < give_up, f"not done within {_GIVE_UP:.0f} s"
+        if process.poll() or time.monotonic() > give_up:
+            raise Failed(f"the work was not done within {_GIVE_UP:.0f} s, or its process failed: {process.args!r}")
         time.sleep(_LOOK_EVERY)
 
 
@@ -175,37 +189,35 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 def report(result: dict[str, Any]) -> str:
     """The result for people."""
     server, machine, settings = result["server"], result["machine"], result["settings"]
-    lines = [
-        f"PostgreSQL {server['version']}; " + ", ".join(f"{k} {v}" for k, v in server["settings"].items()),
-        f"{machine['cores']} cores ({machine['machine']}), Python {machine['python']}",
-        (
-            f"{settings['tasks']:,} no-op tasks, one worker process: concurrency {settings['concurrency']},"
-            f" batch {settings['batch']}; the floor: batch {settings['floor_batch']}"
-        ),
-        (
-            f"median (lowest to highest) of {settings['rounds']} round(s); CPU in ms per 1,000 tasks; the server's"
-            " figures are the whole server's"
-        ),
-        "",
-    ]
-    columns = (
-        ("tasks/s", "rate", "{:,.0f}"),
-        ("of floor", "ratio_to_floor", "{:.2f}"),
-        ("worker CPU", "worker_cpu", "{:.1f}"),
-        ("server CPU", "server_cpu", "{:.1f}"),
-        ("WAL B/task", "wal_bytes_per_task", "{:,.0f}"),
-        ("commits/task", "commits_per_task", "{:.4f}"),
-        ("enqueued/s", "enqueue_rate", "{:,.0f}"),
-    )
-    cells = [["", *(title for title, _, _ in columns)]]
+    named = ", ".join(f"{name} {value}" for name, value in server["settings"].items())
+    worker = f"concurrency {settings['concurrency']:,}, batch {settings['batch']:,}"
+    head = f"""\
+PostgreSQL {server["version"]}: {named}
+{machine["cores"]} cores ({machine["machine"]}), Python {machine["python"]}
+{settings["tasks"]:,} no-op tasks, one worker process ({worker}); the floor: batch {settings["floor_batch"]}
+median (lowest to highest) of {settings["rounds"]} rounds; CPU in ms per 1,000 tasks; CPU and WAL are the whole server's
+"""
+    cells = [["", *(title for title, _, _ in _COLUMNS)]]
     for who, figures in result["summary"].items():
-        cells.append([who, *(_cell(figures.get(name), form) for _, name, form in columns)])
+        cells.append([who, *(_cell(figures.get(name), form) for _, name, form in _COLUMNS)])
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
-    return "\n".join(lines)
+    table = ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join([head, *table])
+
+
+_COLUMNS = (
+    ("tasks/s", "rate", "{:,.0f}"),
+    ("of floor", "ratio_to_floor", "{:.2f}"),
+    ("worker CPU", "worker_cpu", "{:.1f}"),
+    ("server CPU", "server_cpu", "{:.1f}"),
+    ("WAL B/task", "wal_bytes_per_task", "{:,.0f}"),
+    ("commits/task", "commits_per_task", "{:.4f}"),
+    ("enqueued/s", "enqueue_rate", "{:,.0f}"),
+)
 
 
 def _cell(figure: dict[str, float] | None, form: str) -> str:
     if figure is None:
         return "-"
-    return f"{form.format(figure['median'])} ({form.format(figure['min'])} to {form.format(figure['max'])})"
+    middle, low, high = (form.format(figure[name]) for name in ("median", "min", "max"))
+    return middle if low == high else f"{middle} ({low} to {high})"

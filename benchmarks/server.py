@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from pgqueue import migrate
-from pgqueue.database import Database, with_database
+from pgqueue.database import Database, translated, with_database
 
 __all__ = ["SCHEMA", "Bench", "Spent", "bench", "cpu_of"]
 
@@ -119,7 +119,7 @@ def bench(url: str) -> Iterator[Bench]:
     server = Database(url)
     name = sql.Identifier(f"pgqueue_bench_{os.getpid()}")
     try:
-        with psycopg.connect(server.url, autocommit=True) as admin:
+        with translated(server), psycopg.connect(server.url, autocommit=True) as admin:
             admin.execute(sql.SQL("create database {}").format(name))
             try:
                 own = with_database(server.url, name.as_string().strip('"'))

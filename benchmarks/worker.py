@@ -25,6 +25,5 @@ def app_over(url: str, schema: str) -> App:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        app_over(sys.argv[1], sys.argv[2]).run_worker(burst=True, concurrency=int(sys.argv[3]), batch=int(sys.argv[4]))
-    )
+    _, url, schema, concurrency, batch = sys.argv
+    sys.exit(app_over(url, schema).run_worker(burst=True, concurrency=int(concurrency), batch=int(batch)))

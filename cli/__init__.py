@@ -93,6 +93,8 @@ class LazyGroup(click.Group):
             case Lazy(module, attribute, _):
                 found = getattr(import_module(f".{module}", __name__), attribute)
                 assert isinstance(found, click.Command)  # noqa: S101 - our own table, not a user's input
+                # Click keeps the first help option that it made, even one made without our context.
+                found.context_settings = {**HELP, **found.context_settings}
                 return found
             case Nested(text, commands):
                 return json_option(LazyGroup(cmd_name, table=commands, help=text, context_settings=HELP))

@@ -5,13 +5,15 @@ Only light things are imported here: this module is loaded for every `--help`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import re
 import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from pgqueue import keys
-from pgqueue.errors import InputError
+from pgqueue.errors import InputError, PgqueueError
 from pgqueue.ids import TAIL
 
 if TYPE_CHECKING:
@@ -80,11 +82,12 @@ def with_database(function: Callable[..., None]) -> Callable[..., None]:
     @database_options
     @functools.wraps(function)
     def command(*args: Any, database_url: str | None, schema: str | None, **kwargs: Any) -> None:
-        database = open_database(database_url, schema)
-        try:
-            function(database, *args, **kwargs)
-        finally:
-            database.dispose()
+        with hints_lead_here():
+            database = open_database(database_url, schema)
+            try:
+                function(database, *args, **kwargs)
+            finally:
+                database.dispose()
 
     return command
 
@@ -214,6 +217,24 @@ def same_place() -> str:
 
             words += f" {option} {shlex.quote(mask(value))}"
     return words
+
+
+def leading_here(error: PgqueueError) -> PgqueueError:
+    """The error, the commands that its text names completed by what stood on this command line."""
+    place = same_place()
+    text = re.sub(r"`(pgqueue (?!embedded|demo)[^`]+)`", lambda found: f"`{found[1]}{place}`", str(error))
+    error.args = (text, *error.args[1:])
+    return error
+
+
+@contextlib.contextmanager
+def hints_lead_here() -> Iterator[None]:
+    """What is refused inside tells the next command so that it can be pasted."""
+    try:
+        yield
+    except PgqueueError as error:
+        leading_here(error)
+        raise
 
 
 def server_now(database: Database) -> datetime:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import os
@@ -45,6 +44,8 @@ _LOOK_CLOSELY: Final = 0.02
 _PAGE: Final = 10_000
 _LEASE: Final = "2s"
 """With --kill-one: short, because somebody waits for it to run out."""
+_ON_ITS_WAY: Final = 0.1
+"""How long the server may need for what the workers sent before they were stopped."""
 _STALLED: Final = 60.0
 _PATIENCE: Final = 15.0
 
@@ -460,18 +461,27 @@ class _Run:
 
     def _kill_one(self, crew: Crew) -> None:
         """Kill the worker that holds the most; nothing happens in a moment in which none holds anything."""
-        owners = collections.Counter(task.lease_owner for task in self._running())
-        for hand in sorted(crew.hands, key=lambda hand: -owners[hand.name]):
-            # First it is stopped, so that it still holds what it is seen to hold when it dies.
+        # First all are stopped, so that whoever dies still holds what it is seen to hold.
+        for hand in crew.hands:
             hand.process.send_signal(signal.SIGSTOP)
-            held = [str(task.id) for task in self._running() if task.lease_owner == hand.name]
-            if held:
-                crew.kill(hand)
-                self._kill = Kill(hand.name, hand.process.pid, held)
-                crew.hire()
-                self._show.say(f"killed {hand.name} with SIGKILL, holding {_tasks(len(held))}; another takes its place")
+        try:
+            if not self._running():
                 return
-            hand.process.send_signal(signal.SIGCONT)
+            time.sleep(_ON_ITS_WAY)
+            held: dict[str, list[str]] = {hand.name: [] for hand in crew.hands}
+            for task in self._running():
+                held.setdefault(task.lease_owner or "", []).append(str(task.id))
+            hand = max(crew.hands, key=lambda hand: len(held[hand.name]))
+            if not held[hand.name]:
+                return
+            crew.kill(hand)
+        finally:
+            for other in crew.hands:
+                other.process.send_signal(signal.SIGCONT)
+        self._kill = Kill(hand.name, hand.process.pid, held[hand.name])
+        crew.hire()
+        count = _tasks(len(self._kill.held))
+        self._show.say(f"killed {hand.name} with SIGKILL, holding {count}; another takes its place")
 
     def _running(self) -> Sequence[Task]:
         return self._client.list_tasks(status=Status.RUNNING, queue=self._queue, limit=1000).tasks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import os
 import pkgutil
 import sys
@@ -31,7 +32,8 @@ def load_app(locator: str, app_dir: str | None = None) -> App:
     except AttributeError:
         raise _refuse(f"{_place(module)} has no {name!r}{_near_attribute(module, name, App)}") from None
     if not isinstance(found, App):
-        what = "a function or class" if callable(found) else f"of type {type(found).__name__}"
+        plain = inspect.isroutine(found) or isinstance(found, type)
+        what = "a function or class" if plain else f"of type {type(found).__name__}"
         raise _refuse(
             f"{locator} is {what}, not a pgqueue.App{_apps(module, App)}; name the App itself, such as"
             f" {module_name}:app"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from pgqueue.ids import tail
-from pgqueue.lifecycle import Status
+from pgqueue.lifecycle import ACTIVE, Status
 
 from .common import ID, json_option, program, same_place, server_now, wants_json, with_client
 from .why import why
@@ -38,6 +38,9 @@ class Story(NamedTuple):
     task: Task
     events: list[TaskEvent]
     busy: Task | None
+    """The running task of its agent, where it waits for that."""
+    twin: Task | None
+    """The active task that holds its dedupe key, where a retry would be refused for that."""
     now: datetime
 
 
@@ -66,19 +69,27 @@ def _read(client: Client, text: str) -> Story:
     busy: Task | None = None
     if task.status is Status.PENDING and task.agent is not None:
         busy = next(iter(client.list_tasks(agent=task.agent, status=Status.RUNNING, limit=1)), None)
-    return Story(task, client.events(task.id), busy, server_now(client.database))
+    twin: Task | None = None
+    if task.status is Status.DEAD and task.dedupe_key is not None:
+        holders = client.list_tasks(key=task.dedupe_key, agent=task.agent, status=tuple(ACTIVE), limit=1000)
+        twin = next((holder for holder in holders if holder.agent == task.agent), None)
+    return Story(task, client.events(task.id), busy, twin, server_now(client.database))
 
 
 def _sentence(story: Story) -> str:
-    return why(story.task, now=story.now, busy=story.busy)
+    sentence = why(story.task, now=story.now, busy=story.busy)
+    if story.twin is not None:
+        sentence += f"; {tail(story.twin.id)}, {story.twin.status}, holds its dedupe key, so it cannot be retried now"
+    return sentence
 
 
 def _commands(story: Story) -> list[str]:
     task, start, place = story.task, program(), same_place()
-    verbs = [verb for verb in NEXT[task.status] if not (verb == "cancel" and task.cancel_requested)]
-    commands = [f"{start} {verb} {task.id}{place}" for verb in verbs]
-    if story.busy is not None:
-        commands.append(f"{start} show {story.busy.id}{place}")
+    refused = {"cancel"} if task.cancel_requested else {"retry"} if story.twin is not None else set()
+    commands = [f"{start} {verb} {task.id}{place}" for verb in NEXT[task.status] if verb not in refused]
+    in_the_way = story.busy or story.twin
+    if in_the_way is not None:
+        commands.append(f"{start} show {in_the_way.id}{place}")
     return commands
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import click
 
+from pgqueue.errors import InputError
 from pgqueue.ids import tail
 from pgqueue.lifecycle import Status
 
@@ -61,6 +62,9 @@ def list_tasks(
     from .output import listing
     from .records import task_record
 
+    for name, value in filters.items():
+        if value == "" and name != "error_contains":  # --queue "$QUEUE" with nothing in it
+            raise InputError(f"{name} is empty; give at least one character, or leave it out", field=name)
     now = None
     if isinstance(since, timedelta):
         now = server_now(client.database)

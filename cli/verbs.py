@@ -12,7 +12,7 @@ from pgqueue.errors import AmbiguousId, Refused, RetryTransaction, TaskNotFound
 from pgqueue.ids import tail
 from pgqueue.lifecycle import ACTIVE, Status
 
-from .common import ID, json_option, operator, wants_json, with_client
+from .common import ID, json_option, leading_here, operator, wants_json, with_client
 from .errors import REFUSED, complain, tell
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _each(
             task_id = client.find(text, statuses=statuses)
             _report(task_id, act(task_id, by), done)
         except _ONE_TASKS as error:
-            complain(error)
+            complain(leading_here(error))
             refused = True
     if refused:
         click.get_current_context().exit(REFUSED)

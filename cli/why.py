@@ -27,9 +27,10 @@ def why(task: Task, *, now: datetime, busy: Task | None) -> str:
 
 def _pending(task: Task, now: datetime, busy: Task | None) -> str:
     if task.not_before > now:
-        waits = "backs off" if task.attempts else "scheduled"
-        due = f"{waits}: due in {span(task.not_before - now)}, at {clock(task.not_before, now=now)}"
-        return due + _failed_before(task)
+        due = f"due in {span(task.not_before - now)}, at {clock(task.not_before, now=now)}"
+        if task.fence and not task.attempts:  # claimed, and every attempt given back
+            return f"put off by a worker: {due}; its handler asked for that, or it knows no action {task.action}"
+        return f"{'backs off' if task.attempts else 'scheduled'}: {due}" + _failed_before(task)
     if busy is not None:
         return f"waits for agent {task.agent}, busy with {tail(busy.id)} {_holder(busy, now)}" + _failed_before(task)
     ready = f"ready for {span(now - task.not_before)}: waits for a worker that serves queue {task.queue}"

@@ -9,9 +9,10 @@ from typing import Any, Final, TypeVar
 import click
 
 from pgqueue.config import WorkerConfig
+from pgqueue.errors import InputError
 from pgqueue.keys import format_duration
 
-from .common import DURATION, app_dir_option, database_options
+from .common import DURATION, app_dir_option, database_options, hints_lead_here
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -27,7 +28,11 @@ class Names(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        return tuple(name for part in value.split(",") if (name := part.strip()))
+        names = tuple(name for part in value.split(",") if (name := part.strip()))
+        if not names:  # --queues "$QUEUES" with nothing in it must not come to serve every queue
+            field = param.name if param is not None else None
+            raise InputError(f"{field or self.name} is empty; give at least one name, or leave it out", field=field)
+        return names
 
 
 def setting(field: str, *names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
@@ -77,4 +82,6 @@ def worker(app: str, app_dir: str | None, database_url: str | None, schema: str 
     aim(found, database_url, schema)
     # Does nothing where the App's own modules have set up logging.
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    click.get_current_context().exit(found.run_worker(**options))
+    with hints_lead_here():
+        status = found.run_worker(**options)
+    click.get_current_context().exit(status)

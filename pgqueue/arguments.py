@@ -149,10 +149,6 @@ class Arguments:
         """
         return self._encode(self.bind(args, kwargs), limit)
 
-    def encode_values(self, values: Mapping[str, object], *, limit: int = PAYLOAD_LIMIT) -> str:
-        """The same for arguments that are already by name."""
-        return self._encode(self.bind((), values), limit)
-
     def decode(self, payload: JSON) -> dict[str, object]:
         """A payload as it was read from the row → values by name. PayloadError where it does not fit the handler."""
         if type(payload) is not dict:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .config import Limits
 from .database import Database, translated
-from .errors import DatabaseError, InputError, OutcomeUnknown
+from .errors import DatabaseError, InputError, OutcomeUnknown, RetryTransaction
 from .guest import ajoined, joined
 from .ids import new_id
 from .options import Enqueued, NewTask, Options
@@ -26,6 +26,8 @@ from .payload import JSON
 from .store import Store
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from .guest import AnyAsyncConnection, AnyConnection
 
 __all__ = ["AsyncClient", "Client"]
@@ -39,9 +41,12 @@ _ENDS_TASKS = frozenset(
 """Verbs that look again after locking, and so need a READ COMMITTED transaction when they join a caller's."""
 
 _REPEATABLE = frozenset(
-    {"complete", "fail", "bury", "get", "list_tasks", "count_tasks", "stats", "events", "find", "renew"}
+    {"complete", "fail", "bury", "release", "snooze", "acknowledge_cancel", "renew", "report_progress"}
+    | {"get", "list_tasks", "count_tasks", "stats", "events", "find"}
 )
-"""Verbs that may be sent again when the connection broke: they read, or they recognise their own first success."""
+"""Verbs that may be sent again when the connection broke: they read, write the same twice, or recognise their own first
+success.
+"""
 
 
 def _sync(
@@ -162,15 +167,14 @@ class Client(_Face):
 
     def _run(self, verb: Callable[Concatenate[Store, Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         adapted = self._adapted(verb, kwargs)
-        once = self._caller is not None or verb.__name__ not in _REPEATABLE
-        for last in (once, True):
+        tries = _Tries(verb.__name__, joined=self._caller is not None)
+        while True:
             try:
                 with self._transaction(autocommit=verb.__name__ in _ONE_STATEMENT) as connection:
                     return adapted(self.store, connection, *args, **kwargs)  # type: ignore[no-any-return]
-            except DatabaseError as error:
-                if last or not _broken(error):
+            except (DatabaseError, RetryTransaction) as error:
+                if not tries.again(error):
                     raise
-        raise AssertionError("unreachable")
 
     def enqueue(self, action: str, payload: JSON = None, /, **options: Unpack[Options]) -> Enqueued:
         """Make one task, or adopt the active one that holds the dedupe key.
@@ -206,14 +210,23 @@ class Client(_Face):
         are committed. On `client.on(connection)`: all in the caller's transaction, sorted by key as a whole.
         """
         done: dict[int, Enqueued] = {}
-        for positions, chunk in _chunks(tasks, whole=self._caller is not None):
-            try:
-                done |= zip(positions, self._run(Store.enqueue_chunk, chunk), strict=True)
-            except DatabaseError as error:
-                if not _broken(error):
-                    raise
-                raise _unknown(chunk) from error
+        for positions, chunk, minted in _chunks(tasks, whole=self._caller is not None):
+            done |= zip(positions, self._enqueue_chunk(chunk, minted), strict=True)
         return _in_order(done)
+
+    def _enqueue_chunk(self, chunk: list[NewTask], minted: set[UUID]) -> list[Enqueued]:
+        try:
+            return self._run(Store.enqueue_chunk, chunk)
+        except DatabaseError as error:
+            if self._caller is not None or not _broken(error):
+                raise
+        try:
+            again = self._run(Store.enqueue_chunk, chunk)
+        except DatabaseError as error:
+            if not _broken(error):
+                raise
+            raise _unknown(chunk) from error
+        return [_made(found, task, minted=found.id in minted) for found, task in zip(again, chunk, strict=True)]
 
     claim = _sync(Store.claim)
     claim_batch = _sync(Store.claim_batch)
@@ -278,15 +291,14 @@ class AsyncClient(_Face):
         def call(connection: Connection) -> T:
             return adapted(self.store, connection, *args, **kwargs)  # type: ignore[no-any-return]
 
-        once = self._caller is not None or verb.__name__ not in _REPEATABLE
-        for last in (once, True):
+        tries = _Tries(verb.__name__, joined=self._caller is not None)
+        while True:
             try:
                 async with self._transaction(autocommit=verb.__name__ in _ONE_STATEMENT) as connection:
                     return await connection.run_sync(call)
-            except DatabaseError as error:
-                if last or not _broken(error):
+            except (DatabaseError, RetryTransaction) as error:
+                if not tries.again(error):
                     raise
-        raise AssertionError("unreachable")
 
     async def enqueue(self, action: str, payload: JSON = None, /, **options: Unpack[Options]) -> Enqueued:
         """Make one task, or adopt the active one that holds the dedupe key. See `Client.enqueue`."""
@@ -319,14 +331,23 @@ class AsyncClient(_Face):
 
     async def _enqueue_pieces(self, tasks: list[NewTask], *, whole: bool) -> list[Enqueued]:
         done: dict[int, Enqueued] = {}
-        for positions, chunk in _chunks(tasks, whole=whole):
-            try:
-                done |= zip(positions, await self._run(Store.enqueue_chunk, chunk), strict=True)
-            except DatabaseError as error:
-                if not _broken(error):
-                    raise
-                raise _unknown(chunk) from error
+        for positions, chunk, minted in _chunks(tasks, whole=whole):
+            done |= zip(positions, await self._enqueue_chunk(chunk, minted), strict=True)
         return _in_order(done)
+
+    async def _enqueue_chunk(self, chunk: list[NewTask], minted: set[UUID]) -> list[Enqueued]:
+        try:
+            return await self._run(Store.enqueue_chunk, chunk)
+        except DatabaseError as error:
+            if self._caller is not None or not _broken(error):
+                raise
+        try:
+            again = await self._run(Store.enqueue_chunk, chunk)
+        except DatabaseError as error:
+            if not _broken(error):
+                raise
+            raise _unknown(chunk) from error
+        return [_made(found, task, minted=found.id in minted) for found, task in zip(again, chunk, strict=True)]
 
     claim = _async(Store.claim)
     claim_batch = _async(Store.claim_batch)
@@ -353,6 +374,27 @@ class AsyncClient(_Face):
 
 _ONE_STATEMENT = frozenset({"enqueue_new", "get", "list_tasks", "count_tasks", "stats", "events", "find"})
 """Verbs whose statements need no transaction around them: each is atomic by itself, and saves two round trips."""
+
+
+_RACES = 5
+
+
+class _Tries:
+    """Whether a call may be sent again: once over a fresh connection, where the verb is repeatable, and a few times
+    where its transaction lost a race. Never in a caller's transaction.
+    """
+
+    def __init__(self, verb: str, *, joined: bool) -> None:
+        self._connections = 0 if joined or verb not in _REPEATABLE else 1
+        self._races = 0 if joined else _RACES
+
+    def again(self, error: DatabaseError | RetryTransaction) -> bool:
+        if isinstance(error, RetryTransaction):
+            # Rolled back whole: nothing of it happened.
+            self._races -= 1
+            return self._races >= 0
+        self._connections -= _broken(error)
+        return _broken(error) and self._connections >= 0
 
 
 def _with_id(task: NewTask) -> NewTask:
@@ -382,8 +424,8 @@ def _unknown(tasks: list[NewTask]) -> OutcomeUnknown:
     )
 
 
-def _chunks(tasks: Iterable[NewTask], *, whole: bool) -> Iterator[tuple[Sequence[int], list[NewTask]]]:
-    """(positions, tasks) of at most 1,000. `whole`: all of them sorted by key first.
+def _chunks(tasks: Iterable[NewTask], *, whole: bool) -> Iterator[tuple[Sequence[int], list[NewTask], set[UUID]]]:
+    """(positions, tasks, ids that were minted here) of at most 1,000. `whole`: all of them sorted by key first.
 
     In one transaction, two callers that insert the same keys in different orders would wait for each other in a circle.
     """
@@ -392,7 +434,9 @@ def _chunks(tasks: Iterable[NewTask], *, whole: bool) -> Iterator[tuple[Sequence
         numbered = sorted(numbered, key=lambda pair: _key(pair[1]))
     iterator = iter(numbered)
     while chunk := list(itertools.islice(iterator, Limits.BATCH)):
-        yield [position for position, _ in chunk], [_with_id(task) for _, task in chunk]
+        named = [_with_id(task) for _, task in chunk]
+        minted = {new.options["id"] for (_, given), new in zip(chunk, named, strict=True) if new is not given}
+        yield [position for position, _ in chunk], named, minted
 
 
 async def _listed(tasks: Iterable[NewTask] | AsyncIterable[NewTask]) -> AsyncIterator[list[NewTask]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -21,7 +22,7 @@ import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import create_engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -40,6 +41,10 @@ __all__ = ["OLDEST_SERVER", "Database", "mask", "resolve_url", "translate", "tra
 
 OLDEST_SERVER = 15
 EMBEDDED = "embedded"
+
+_ANSWER_WITHIN = 40.0
+"""Seconds after which a server that does not answer counts as gone. More than the server's own statement_timeout: this
+one is for servers that are frozen or cut off, and so keep to no time limit."""
 
 _LIBPQ_VARIABLES = ("PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE", "PGPORT", "PGUSER")
 _WAYS_OUT = (
@@ -165,6 +170,7 @@ class Database:
         self.pool_size = pool_size
         self._application_name = application_name
         self._lock = threading.Lock()
+        self._deadline = _Deadline(_ANSWER_WITHIN)
         self._pid = 0
         self._engine: Engine | None = None
         self._async_engine: AsyncEngine | None = None
@@ -201,6 +207,9 @@ class Database:
 
     @property
     def engine(self) -> Engine:
+        engine = self._engine
+        if engine is not None and self._pid == os.getpid():
+            return engine
         self._forget_parents_engines()
         url = self.url
         with self._lock:
@@ -279,6 +288,12 @@ class Database:
             connection.autocommit = autocommit
             return connection
 
+    def hurry(self, seconds: float) -> None:
+        """From now on wait no longer than so many seconds for any answer, calls under way included: they then raise
+        DatabaseError, although the server may yet do what was asked.
+        """
+        self._deadline = _Deadline(seconds)
+
     def dispose(self) -> None:
         """Close pooled connections and let go of the embedded server. The Database can be used again afterwards."""
         with self._lock:
@@ -319,7 +334,8 @@ class Database:
         return wanted
 
     def _connect(self, url: str) -> psycopg.Connection[Any]:
-        connection = psycopg.connect(url, autocommit=True, **self._kwargs(url))
+        connection = _Connection.connect(url, autocommit=True, **self._kwargs(url))
+        connection.database = self
         try:
             if not self.pooler:
                 connection.execute(_SET_SESSION, _SESSION)
@@ -330,7 +346,8 @@ class Database:
         return connection
 
     async def _aconnect(self, url: str) -> psycopg.AsyncConnection[Any]:
-        connection = await psycopg.AsyncConnection.connect(url, autocommit=True, **self._kwargs(url))
+        connection = await _AsyncConnection.connect(url, autocommit=True, **self._kwargs(url))
+        connection.database = self
         try:
             if not self.pooler:
                 await connection.execute(_SET_SESSION, _SESSION)
@@ -343,6 +360,67 @@ class Database:
     def _settings_for_pooler(self, connection: Connection) -> None:
         if self.pooler:
             connection.execute(_SET_LOCAL, {k: v for k, v in _SESSION.items() if k in _LOCAL})
+
+
+# -- no answer is waited for without end
+
+
+class _Deadline:
+    """How long a call may take from its beginning, or from when this was said, whichever is later."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._said = time.monotonic()
+
+    def passed(self, began: float) -> bool:
+        return time.monotonic() - max(began, self._said) > self.seconds
+
+
+class _NoAnswer(Exception):
+    """Raised inside of a wait, and translated outside of it."""
+
+
+def _bounded(exchange: Generator[Any, Any, Any], database: Database | None) -> Generator[Any, Any, Any]:
+    """The driver's exchange with the server, which it steps at least ten times a second, until it takes too long."""
+    began = time.monotonic()
+    try:
+        wanted = next(exchange)
+        while True:
+            ready = yield wanted
+            if not ready and database is not None and database._deadline.passed(began):
+                raise _NoAnswer
+            wanted = exchange.send(ready)
+    except StopIteration as done:
+        return done.value
+
+
+class _Connection(psycopg.Connection[Any]):
+    """One that does not wait without end.
+
+    The server's time limits and TCP's keepalives see neither a server that is stopped nor one whose disk hangs.
+    """
+
+    database: Database | None = None
+
+    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().wait(_bounded(gen, self.database), *args, **kwargs)
+        except _NoAnswer:
+            self.pgconn.finish()
+            raise psycopg.OperationalError("the server does not answer") from None
+
+
+class _AsyncConnection(psycopg.AsyncConnection[Any]):
+    """The same for asyncio."""
+
+    database: Database | None = None
+
+    async def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().wait(_bounded(gen, self.database), *args, **kwargs)
+        except _NoAnswer:
+            self.pgconn.finish()
+            raise psycopg.OperationalError("the server does not answer") from None
 
 
 _SET_SESSION = "select " + ", ".join(f"set_config('{name}', %({name})s, false)" for name in _SESSION)
@@ -426,11 +504,33 @@ def _connection_error(original: BaseException | None, where: str) -> DatabaseErr
 
 @contextmanager
 def translated(database: Database | None = None) -> Iterator[None]:
-    """Raise ours instead of the driver's and SQLAlchemy's; the cause is kept."""
+    """Raise ours instead of the driver's and SQLAlchemy's; the cause is kept, without the values in its text."""
     try:
         yield
-    except (SQLAlchemyError, psycopg.Error, OSError) as error:
-        ours = translate(error, database)
+    except Exception as error:
+        _hide_values(error)
+        ours = translate(error, database) if isinstance(error, SQLAlchemyError | psycopg.Error | OSError) else None
         if ours is None:
             raise
         raise ours from error
+
+
+_VALUES = re.compile(r"\nDETAIL:\s+Failing row contains .*|\nDETAIL:\s+Token .*|\nCONTEXT:\s+JSON data, .*", re.DOTALL)
+
+
+def _hide_values(error: BaseException | None) -> None:
+    """No text of it, nor of what caused it, holds a payload: a traceback prints them all.
+
+    A caller's engine, unlike our own, shows the parameters; and the server quotes the row that it refuses.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, StatementError):
+            error.hide_parameters = True
+            _hide_values(error.orig)
+        error.args = tuple(_VALUES.sub("", text) if isinstance(text, str) else text for text in error.args)
+        # asyncpg's errors keep it apart from their text.
+        if str(getattr(error, "detail", None)).startswith(("Failing row contains", "Token ")):
+            error.detail = None  # type: ignore[attr-defined]
+        error = error.__cause__ or error.__context__

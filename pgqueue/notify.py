@@ -6,11 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-import psycopg
 from psycopg import sql
 
-from .database import Database
-from .errors import PgqueueError
+from .database import Database, translated
 from .patience import Patience
 from .statements import channel
 
@@ -48,12 +46,12 @@ class Listener:
         while not self._stopping.is_set():
             try:
                 self._listen(patience)
-            except (PgqueueError, psycopg.Error, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, polling goes on and the next try may go well
                 self.listening.clear()
                 patience.failed("cannot listen; polling meanwhile", error)
 
     def _listen(self, patience: Patience) -> None:
-        with self._database.raw() as connection:
+        with translated(self._database), self._database.raw() as connection:
             connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel(self._database.schema))))
             patience.worked()
             self.listening.set()

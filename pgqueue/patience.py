@@ -7,17 +7,20 @@ import random
 import threading
 import time
 
+from .errors import PgqueueError
+
 __all__ = ["Patience"]
 
 FIRST, LONGEST = 0.1, 5.0
 
 
 class Patience:
-    """The waits of one loop. Doubling from 0.1 s to 5 s, jittered, so that a fleet does not come back in step."""
+    """The waits of one loop. Doubling from 0.1 s to `longest`, jittered, so that a fleet does not come back in step."""
 
-    def __init__(self, log: logging.Logger, stopping: threading.Event) -> None:
+    def __init__(self, log: logging.Logger, stopping: threading.Event, *, longest: float = LONGEST) -> None:
         self._log = log
         self._stopping = stopping
+        self._longest = longest
         self._failures = 0
         self._since = 0.0
         self._said = 0.0
@@ -29,8 +32,9 @@ class Patience:
             self._since = now
         if now - self._said >= 1.0:
             self._said = now
-            self._log.warning("%s: %s", what, error)
-        wait = min(LONGEST, FIRST * 2 ** min(self._failures, 10))
+            # What is not an error of ours is nobody's outage: its place in the code is what one wants to know.
+            self._log.warning("%s: %s", what, error, exc_info=None if isinstance(error, PgqueueError) else error)
+        wait = min(self._longest, FIRST * 2 ** min(self._failures, 10))
         self._failures += 1
         self._stopping.wait(wait * random.uniform(0.5, 1.0))
 

@@ -48,7 +48,8 @@ CHECKS: dict[str, str] = {
     "progress_range": "progress between 0 and 100",
     "on_parent_failure_known": "on_parent_failure in ('cancel', 'run')",
     "forever_needs_a_key": "dedupe_key is not null or not dedupe_forever",
-    "timeout_positive": "timeout > interval '0'",
+    # Python has no word for an interval of a million years, nor for infinity.
+    "timeout_positive": "timeout > interval '0' and timeout < interval '4000 days'",
     # One expression for six columns: CHECKs run again at every update of the row, and a regular expression each
     # would be the dearest part of it.
     "names_printable": "("

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, cast
@@ -31,6 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_told] = []
     if not hasattr(config, "workerinput"):
         os.environ[servers.RUN] = uuid.uuid4().hex[:12]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Ignored where the run was started in the background, and what is ignored stays ignored over exec: the programs
+        # that tests interrupt would never hear of it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # No test may reach the database that its caller works with.
     for name in ("PGQUEUE_DATABASE_URL", "DATABASE_URL", "PGQUEUE_SCHEMA", "PGQUEUE_POOLER"):
         os.environ.pop(name, None)

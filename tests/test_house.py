@@ -1,12 +1,15 @@
 """The house keeps its own rules: what is packed, what is exported, what is imported when, what no page says."""
 
 import ast
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -17,7 +20,9 @@ from typing import Any
 import pytest
 
 import pgqueue
+from pgqueue import embedded
 from pgqueue.__main__ import command
+from pgqueue.errors import EmbeddedError
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -96,16 +101,22 @@ def test_alembic_at_the_root_is_the_real_one() -> None:
     assert Path(done.stdout.strip()).parent != ROOT / "alembic"
 
 
-@pytest.mark.heavy
-def test_wheel_has_one_root_and_carries_everything(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("wheel")
+    tree = made / "tree"
     for path in sources():  # a copy: building in place leaves build/ behind, and what was deleted comes back from it
         copy = tree / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    built = run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), ".", cwd=tree)
+    built = run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(made), ".", cwd=tree)
     assert built.returncode == 0, built.stdout + built.stderr
-    [wheel] = tmp_path.glob("*.whl")
+    [found] = made.glob("*.whl")
+    return found
+
+
+@pytest.mark.heavy
+def test_wheel_has_one_root_and_carries_everything(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
@@ -131,6 +142,53 @@ def test_wheel_has_one_root_and_carries_everything(tmp_path: Path) -> None:
         str(site / "pgqueue" / "__init__.py"),
         "pgqueue.cli",
     ]
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder that the server's user can pass through, when root asks for the embedded server."""
+    with tempfile.TemporaryDirectory(prefix="pgqueue-wheel-", dir="/tmp") as room:
+        Path(room).chmod(0o711)
+        yield Path(room)
+        with contextlib.suppress(EmbeddedError):
+            embedded.stop(Path(room) / "home", force=True)
+
+
+@pytest.mark.heavy
+def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, elsewhere: Path) -> None:
+    venv, tree = elsewhere / "venv", elsewhere / "tree"
+    made = run("-m", "venv", "--without-pip", str(venv))
+    assert made.returncode == 0, made.stderr
+    python = venv / "bin" / "python"
+    put = run("-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index", str(wheel))
+    assert put.returncode == 0, put.stderr
+    # What it depends on, without downloading it again. Nothing of the checkout: its own .pth is not read from here.
+    [site] = venv.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text("".join(f"{sysconfig.get_path(kind)}\n" for kind in ("purelib", "platlib")))
+    (tree / "folder").mkdir(parents=True)
+    for name in ("a", "folder/b", "folder/c"):
+        (tree / name).write_text(name)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env["PGQUEUE_HOME"] = str(elsewhere / "home")
+    if chosen := os.environ.get("PGQUEUE_TEST_PG_BINDIR"):
+        env["PGQUEUE_PG_BINDIR"] = chosen
+
+    def ran(*words: str) -> str:
+        done = subprocess.run(words, cwd=elsewhere, env=env, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    program = str(venv / "bin" / "pgqueue")
+    home = ran(str(python), "-c", "import pgqueue.cli; print(pgqueue.cli.__file__)")
+    assert Path(home.strip()) == site / "pgqueue" / "cli" / "__init__.py"
+    found = json.loads(ran(program, "demo", str(tree), "--json"))
+    assert (found["matches"], found["files"], found["folders"]) == (True, 3, 2)
+    assert [line.split()[0] for line in found["commands"]] == [program] * 5
+    database = ["--database-url", "embedded"]
+    revision = ran(program, "db", "current", *database)
+    assert ran(program, "db", "upgrade", *database) == revision
+    assert json.loads(ran(program, "db", "check", "--json", *database))["fits"] is True
+    assert "create table pgqueue.tasks" in ran(program, "db", "sql").lower()
 
 
 # -- the face

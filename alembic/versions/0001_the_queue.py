@@ -64,7 +64,7 @@ create table {schema}.tasks (
   constraint tasks_progress_range check (progress between 0 and 100),
   constraint tasks_on_parent_failure_known check (on_parent_failure in ('cancel', 'run')),
   constraint tasks_forever_needs_a_key check (dedupe_key is not null or not dedupe_forever),
-  constraint tasks_timeout_positive check (timeout > interval '0'),
+  constraint tasks_timeout_positive check (timeout > interval '0' and timeout < interval '4000 days'),
   constraint tasks_names_printable check ((
     queue || action || coalesce(agent, '') || coalesce(account, '') || coalesce(dedupe_key, '')
     || coalesce(lease_owner, '')) !~ '[\x01-\x1f\x7f]'),

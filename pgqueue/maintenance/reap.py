@@ -5,8 +5,9 @@ clock, is the only authority. A reaper sleeps until the earliest lease runs out 
 fleet asks nothing, and a crash is noticed within milliseconds of the lease's end.
 
 After an outage it counts only leases that it could have seen renewed: it waits for `settle_in` after its own
-(re)connection and after the server's start, in which live holders renew. Otherwise a restart longer than a lease would
-burn an attempt of everything that was running.
+(re)connection, after the server's start, and after a pause in which neither it nor the server did anything (a machine
+that was suspended), and live holders renew meanwhile. Otherwise a restart longer than a lease would burn an attempt of
+everything that was running.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ __all__ = ["Reaper"]
 log = logging.getLogger("pgqueue.reaper")
 
 _BATCH = 100
+_AGAIN = (0.05, 1.0)
+"""Seconds between looks at what has expired and yet cannot be taken: at first, doubling, and at the most."""
 _FULL_LOOK = 60.0
 """Seconds between looks below the floor, where a lease could hide whose clock was set back by hand."""
 
@@ -71,23 +74,31 @@ class Reaper:
 
     def _loop(self) -> None:
         patience = Patience(log, self._stopping)
-        connected = False
+        settle_in = self._settle_in.total_seconds()
+        settled = False
+        again = _AGAIN[0]
+        # When the next answer should be here at the latest; None: it may take its time.
+        expected: float | None = None
         while not self._stopping.is_set():
             try:
                 wait = self._next_wait()
                 patience.worked()
-                if not connected:
-                    connected = True
-                    self._stopping.wait(self._settle_in.total_seconds())
+                if not settled or (expected is not None and time.monotonic() > expected + settle_in):
+                    settled, expected = True, None
+                    self._stopping.wait(settle_in)
                     continue
                 if wait > 0:
-                    self._stopping.wait(min(wait, self._longest))
-                    continue
-                if not self.run_once():
+                    again = _AGAIN[0]
+                    wait = min(wait, self._longest)
+                elif self.run_once():
+                    again, wait = _AGAIN[0], 0.0
+                else:
                     # Expired, and yet nobody may take it: its holder is writing, or the server has only just started.
-                    self._stopping.wait(0.05)
+                    wait, again = again, min(_AGAIN[1], 2 * again)
+                expected = time.monotonic() + wait
+                self._stopping.wait(wait)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next pass may go well
-                connected = False
+                settled = False
                 patience.failed("cannot reap", error)
 
     def _next_wait(self) -> float:

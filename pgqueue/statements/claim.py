@@ -112,10 +112,15 @@ class Claiming(Moves):
     def free_agents(self, size: int) -> sa.TextClause:
         """Choose and lock agents that may have something due and are not busy; the first of two statements.
 
-        Candidates: agents newly due (a page of due_agent after the last one seen), agents that the caller knows to be
-        free, and a bounded step of a slow walk over all agents that have anything pending (a loose index scan: one
-        probe per agent, however deep its backlog). The busy ones are dropped first and only then the advisory locks
-        taken: without OFFSET 0 the planner locks first, and 30,000 busy agents use up the server's lock table.
+        Candidates: agents that the caller knows to be free, agents newly due (a page of due_agent after the last one
+        seen, the longest due first), and a bounded step of a slow walk over all agents that have anything pending (a
+        loose index scan: one probe per agent, however deep its backlog). The busy ones are dropped first, then those
+        whose tasks are not due or whose conditions do not hold, and only then the advisory locks taken: whoever is
+        chosen in vain takes the place of an agent that could run. A materialized CTE in between keeps that order
+        (the planner would lock first, and 30,000 busy agents use up the server's lock table) and is read only as far
+        as it takes to choose `size`.
+
+        `rest`: who comes after the last one chosen, not yet asked; where all were asked, who somebody else has locked.
         """
         return _free_agents(self.schema.name, size)
 
@@ -182,6 +187,8 @@ class Claiming(Moves):
 def _free_agents(schema: str, size: int) -> sa.TextClause:
     # text(): a loose index scan with three sources reads as SQL, and does not as Core. It writes no status.
     # The schema name was checked against [a-z_][a-z0-9_]* and the size is one of CLAIM_SIZES.
+    # Each step also sees the first task of the agent's best priority; where that is not due, and there is no other
+    # priority, nothing of the agent is, and it need not be asked.
     walkable = "queue = :line and status = 'pending' and agent is not null and not blocked"
     return sa.text(f"""
 with recursive newly as materialized (
@@ -189,47 +196,70 @@ with recursive newly as materialized (
   where :page > 0 and {walkable} and not_before <= now()
     and (not_before, agent) > (cast(:seen_at as timestamptz), cast(:seen_agent as text))
   order by not_before, agent limit 1000
-), walk(agent, step) as (
-  (select agent, 1 from {schema}.tasks where :walk > 0 and {walkable} and agent > cast(:walked_to as text)
-   order by agent limit 1)
+), walk(agent, priority, not_before, step) as (
+  (select agent, priority, not_before, 1 from {schema}.tasks
+   where :walk > 0 and {walkable} and agent > cast(:walked_to as text)
+   order by agent, priority desc, not_before limit 1)
   union all
-  select (select agent from {schema}.tasks where {walkable} and agent > walk.agent order by agent limit 1), step + 1
-  from walk where walk.agent is not null and step < :walk
+  select next.*, step + 1
+  from walk cross join lateral (
+    select agent, priority, not_before from {schema}.tasks where {walkable} and agent > walk.agent
+    order by agent, priority desc, not_before limit 1
+  ) next
+  where step < :walk
+), walked as (
+  select agent, step from walk
+  where not_before <= now()
+    or exists (select 1 from {schema}.tasks l where {walkable} and l.agent = walk.agent and l.priority < walk.priority)
 ), candidates as (
   select agent, min(place) as place
   from (select agent, place from unnest(cast(:known as text[])) with ordinality as known(agent, place)
-        union all select agent, 10000 from newly
-        union all select agent, 20000 from walk where agent is not null) every
+        union all select agent, 10000 + row_number() over (order by not_before, agent) from newly
+        union all select agent, 20000 + step from walked) every
   group by agent
 ), free as materialized (
-  select agent from candidates c
+  select agent, place from candidates c
   where not exists (select 1 from {schema}.tasks r where r.agent = c.agent and r.status = 'running')
   order by place
+), claimable as materialized (
+  select agent, place from free where exists ({_head(schema)})
 ), chosen as materialized (
-  select agent from free
+  select agent, place from claimable
   where pg_try_advisory_xact_lock(hashtextextended('{schema}:agent:' || agent, 0))
   limit {size}
 )
 select (select array_agg(agent) from chosen) as agents,
-       (select array_agg(agent) from free where agent not in (select agent from chosen)) as rest,
+       case when (select count(*) from chosen) = {size}
+         then (select array_agg(agent order by place) from free where place > (select max(place) from chosen))
+         else (select array_agg(agent) from claimable where agent not in (select agent from chosen))
+       end as rest,
        (select count(*) from newly) as newly,
        (select not_before from newly order by not_before desc, agent desc limit 1) as seen_at,
        (select agent from newly order by not_before desc, agent desc limit 1) as seen_agent,
        (select max(agent) from walk) as walked_to,
-       (select count(agent) from walk) as walked,
+       (select count(*) from walk) as walked,
        now() as server_now
 """)  # noqa: S608
 
 
 @functools.cache
 def _agent_heads(schema: str) -> sa.TextClause:
-    # text(): the hops. Each is two probes of claim_agent (queue, agent, priority desc, not_before, id): the next lower
-    # priority that has anything pending, and that priority's first row if it is due and its conditions are met.
-    pending = "queue = :line and agent = free.agent and status = 'pending' and agent is not null and not blocked"
     return sa.text(f"""
   select head.id
   from unnest(cast(:agents as text[])) as free(agent)
-  cross join lateral (
+  cross join lateral ({_head(schema)}) head
+  where not exists (select 1 from {schema}.tasks r where r.agent = free.agent and r.status = 'running')
+""")  # noqa: S608
+
+
+def _head(schema: str) -> str:
+    """The id of the task that `free.agent` would run next, by hops.
+
+    Each is two probes of claim_agent (queue, agent, priority desc, not_before, id): the next lower priority that has
+    anything pending, and that priority's first row if it is due and its conditions are met.
+    """
+    pending = "queue = :line and agent = free.agent and status = 'pending' and agent is not null and not blocked"
+    return f"""
     with recursive hop(priority) as (
       (select priority from {schema}.tasks where {pending} order by priority desc limit 1)
       union all
@@ -245,6 +275,4 @@ def _agent_heads(schema: str) -> sa.TextClause:
       order by found.not_before, found.id limit 1
     ) first
     order by hop.priority desc limit 1
-  ) head
-  where not exists (select 1 from {schema}.tasks r where r.agent = free.agent and r.status = 'running')
-""")  # noqa: S608
+"""  # noqa: S608

@@ -25,6 +25,9 @@ JSON_COLUMNS = ("payload", "result", "trigger", "metadata")
 
 INSTANT = sa.DateTime(timezone=True)
 
+_LAST = 2**31 - 2
+"""The largest integer to which one can be added."""
+
 
 def channel(schema: str) -> str:
     """The NOTIFY channel of a schema; at most 63 bytes, since LISTEN truncates longer names without a word."""
@@ -96,13 +99,14 @@ class Moves:
     def _also(self, event: Event, target: ColumnElement[str]) -> Mapping[str, object]:
         """What else an event writes, besides status, lease and finished_at."""
         t = self.tasks.c
-        given_back = {"attempts": t.attempts - 1}
+        # Bounded, for rows that were written by hand: one that cannot be moved would fail every batch that holds it.
+        given_back = {"attempts": sa.func.greatest(t.attempts - 1, 0)}
         goes_on = target == literal(Status.PENDING)
         match event:
             case Event.CLAIM:
                 return {
-                    "attempts": t.attempts + 1,
-                    "fence": t.fence + 1,
+                    "attempts": sa.func.least(t.attempts, _LAST) + 1,
+                    "fence": sa.func.least(t.fence, _LAST) + 1,
                     "lease_token": sa.bindparam("token", type_=sa.Uuid),
                     "lease_owner": sa.bindparam("owner", type_=sa.Text),
                     "lease_expires_at": clock() + sa.bindparam("lease", type_=sa.Interval),

@@ -23,6 +23,11 @@ from ..task import Claimed, Lease
 from .base import Base, lease_length
 from .values import LONG_AGO, SLACK, AgentCursor, Claims, claim_size
 
+_WALK = 500
+"""Agents that one step of the slow walk goes over; ten times as many where it must go on."""
+_ROUNDS = 1000
+"""How often, at the most, `claim_batch` looks for agents of one queue."""
+
 
 class Claiming(Base):
     def claim_due(
@@ -66,7 +71,7 @@ class Claiming(Base):
         lease: timedelta,
         cursor: AgentCursor,
         offers: Sequence[str] = (),
-        walk: int = 500,
+        walk: int = _WALK,
         look: bool = True,
         token: UUID | None = None,
     ) -> tuple[Claims, AgentCursor]:
@@ -84,6 +89,7 @@ class Claiming(Base):
                 "page": int(look),
                 "walk": walk if look else 0,
                 "known": list(cursor.known[: 2 * size]),
+                "offers": sorted(offers),
             },
         ).one()
         agents = found.agents or []
@@ -179,21 +185,30 @@ class Claiming(Base):
         """
         keys.check_int(limit, field="limit", low=1, high=Limits.BATCH)
         names, holder, length = _queues(queues), _owner(owner), lease_length(lease)
+        conditions = _names(offers, field="offers")
         tasks = self.claim_due(connection, names, size=claim_size(limit), owner=holder, lease=length).tasks
         for queue in names:
-            if len(tasks) >= limit:
-                break
-            size = claim_size(limit - len(tasks))
-            claims, _ = self.claim_agents(
-                connection,
-                queue,
-                size=size,
-                owner=holder,
-                lease=length,
-                cursor=AgentCursor(),
-                offers=_names(offers, field="offers"),
-            )
-            tasks += claims.tasks
+            cursor, walk = AgentCursor(), _WALK
+            for _ in range(_ROUNDS):
+                if len(tasks) >= limit:
+                    break
+                known = set(cursor.known)
+                claims, cursor = self.claim_agents(
+                    connection,
+                    queue,
+                    size=claim_size(limit - len(tasks)),
+                    owner=holder,
+                    lease=length,
+                    cursor=cursor,
+                    offers=conditions,
+                    walk=walk,
+                )
+                tasks += claims.tasks
+                # Whatever stands in front hides nobody: busy agents with deep backlogs, heads that somebody has locked.
+                all_seen = not cursor.seen_agent or not cursor.walked_to
+                if all_seen and known.issuperset(cursor.known):
+                    break
+                walk = 10 * _WALK
         return tasks
 
     def next_due(self, connection: Connection, queues: Sequence[str]) -> float | None:
@@ -274,9 +289,13 @@ def _claims(rows: Sequence[Any], queues: Sequence[str], token: UUID) -> Claims:
 
 
 def _moved_on(cursor: AgentCursor, found: Any, *, size: int, look: bool, walk: int) -> AgentCursor:
-    """The cursor after a search: what was chosen or busy is forgotten, what was free and not chosen is kept."""
-    kept = dict.fromkeys(found.rest or ())
-    kept |= dict.fromkeys(cursor.known[2 * size :])
+    """The cursor after a search: who was chosen or has nothing to claim is forgotten, the others are kept.
+
+    Where fewer than `size` were chosen, those others are locked by somebody, for who knows how long: the rest of the
+    known come first.
+    """
+    rest, unasked = found.rest or (), cursor.known[2 * size :]
+    kept = dict.fromkeys((*rest, *unasked) if len(found.agents or ()) >= size else (*unasked, *rest))
     known = tuple(itertools.islice(kept, 5_000))
     if not look:
         return dataclasses.replace(cursor, known=known)

@@ -60,8 +60,11 @@ class Enqueueing(Base):
         two such calls never wait for each other in a circle.
         """
         rows = [_row_of(task) for task in tasks]
-        order = sorted(range(len(rows)), key=lambda i: (rows[i]["new_agent"] or "", rows[i]["new_dedupe_key"] or ""))
-        arrays = {name: or_none([rows[i][name] for i in order]) for name in rows[0]}
+        order: Sequence[int] = range(len(rows))
+        if any(row["new_dedupe_key"] is not None for row in rows):
+            order = sorted(order, key=lambda i: (rows[i]["new_agent"] or "", rows[i]["new_dedupe_key"] or ""))
+        in_order = [rows[i] for i in order]
+        arrays = {name: or_none([row[name] for row in in_order]) for name in rows[0]}
         with lost_race():
             inserted: Sequence[Any] = connection.execute(self.sql.enqueue_many, arrays).all()
         made: dict[UUID, str] = dict(inserted)
@@ -85,7 +88,14 @@ class Enqueueing(Base):
                 made.remove(task_id)
                 results[i] = Enqueued(task_id, created=True)
             else:
-                results[i] = self._enqueue_row(connection, rows[i])
+                # Looked for before it is tried again: an insert would wait for whoever is inserting the key at this
+                # moment, out of the order in which this batch has taken its own.
+                with lost_race():
+                    adopted = self._existing(connection, rows[i])
+                if adopted is None:
+                    results[i] = self._enqueue_row(connection, rows[i])
+                else:
+                    results[i] = Enqueued(adopted, created=False)
         return [results[i] for i in range(len(rows))]
 
 

@@ -198,8 +198,9 @@ def not_held(lease: Lease, row: Any, *, renewed_at: datetime | None = None) -> L
         return LeaseNotHeld(f"{name} is gone (pruned): do not settle it", task_id=lease.task_id, status=None)
     status = Status(row.status)
     if status is Status.RUNNING:
-        now = f"{row.lease_owner} holds it since {row.started_at:%Y-%m-%d %H:%M:%S}Z"
-        since = row.started_at
+        # A row that was written by hand need not say when it was claimed.
+        since = row.started_at or row.updated_at
+        now = f"{row.lease_owner} holds it since {since:%Y-%m-%d %H:%M:%S}Z"
     else:
         now = f"it is {status.value} since {row.updated_at:%Y-%m-%d %H:%M:%S}Z"
         since = row.updated_at

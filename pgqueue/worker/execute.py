@@ -31,6 +31,10 @@ log = logging.getLogger("pgqueue.worker")
 
 _PERMANENT = f"{Permanent.__module__}.{Permanent.__qualname__}: "
 _CHANCE = Random()
+_GROW_AFTER = 0.002
+"""Seconds that a `def` task waits for a thread, while none comes free, before another is started."""
+_CLEAN_UP = 1.0
+"""Seconds that asyncio tasks of handlers' own have to unwind when the loop ends."""
 
 
 class Outcome:
@@ -143,13 +147,18 @@ class Executor:
         self._idle = 0
         self._idle_lock = threading.Lock()
         # Counted without a lock: a lost count delays the next thread by one look.
-        self._taken = self._taken_before = 0
+        self._taken = 0
+        self._grow_lock = threading.Lock()
+        self._waiting = threading.Event()
+        self._stops = False
+        self._grower = threading.Thread(target=self._grow_where_needed, name="pgqueue-grower", daemon=True)
         self._loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._loop_ends = False
         self._loop_thread = threading.Thread(target=self._run_loop, name="pgqueue-loop", daemon=True)
 
     def start(self) -> None:
         self._loop_thread.start()
+        self._grower.start()
 
     def submit(self, runs: Sequence[Running]) -> None:
         """Start handlers, in order; returns at once."""
@@ -162,20 +171,7 @@ class Executor:
                     self._queue.put(run)
             if self._idle == 0:
                 self._grow(1)
-
-    @property
-    def backlog(self) -> bool:
-        """Whether a `def` task waits for a thread: call `grow` every few milliseconds."""
-        return not self._queue.empty() and len(self._threads) < self._max_threads
-
-    def grow(self) -> None:
-        """Start threads where nothing was taken up since the last call; not for a queue that empties by itself.
-
-        Many short handlers then run in few threads, and a long one keeps nobody waiting for more than milliseconds.
-        """
-        taken, self._taken_before = self._taken_before, self._taken
-        if self._taken == taken and self.backlog:
-            self._grow(min(8, self._queue.qsize()))
+            self._waiting.set()
 
     def interrupt(self, run: Running, reason: str) -> None:
         """Ask a handler to stop: its asyncio task is cancelled, a thread sees `ctx.cancelled`."""
@@ -196,8 +192,11 @@ class Executor:
 
     def stop(self) -> None:
         """End idle threads and the loop. Threads inside a handler are daemons: they end with the process."""
-        for _ in self._threads:
-            self._queue.put(None)
+        self._stops = True
+        self._waiting.set()
+        with self._grow_lock:
+            for _ in self._threads:
+                self._queue.put(None)
         if self._loop_thread.is_alive():
             self._loop.call_soon_threadsafe(self._end_loop)
             self._loop_thread.join(5)
@@ -255,9 +254,19 @@ class Executor:
                 self._loop.run_forever()
             except BaseException as error:  # noqa: BLE001 - SystemExit in an asyncio task that a handler started
                 log.warning("an asyncio task of a handler's raised %s, which ends no worker", type(error).__name__)
-        with contextlib.suppress(Exception):
-            self._loop.run_until_complete(self._close())
+        # BaseException: a SystemExit in an asyncio task that a handler left behind must not keep the rest from its end.
+        for last in (self._cancel_rest, self._loop.shutdown_asyncgens, self._close):
+            with contextlib.suppress(BaseException):
+                self._loop.run_until_complete(last())
         self._loop.close()
+
+    async def _cancel_rest(self) -> None:
+        """What handlers started on the loop and left running ends as under asyncio.run: cancelled, not destroyed."""
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=_CLEAN_UP)
 
     def _end_loop(self) -> None:
         self._loop_ends = True
@@ -290,10 +299,26 @@ class Executor:
     # -- in threads
 
     def _grow(self, wanted: int) -> None:
-        for _ in range(min(wanted, self._max_threads - len(self._threads))):
-            thread = threading.Thread(target=self._work, name=f"pgqueue-handler-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        with self._grow_lock:
+            for _ in range(0 if self._stops else min(wanted, self._max_threads - len(self._threads))):
+                thread = threading.Thread(target=self._work, name=f"pgqueue-handler-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _grow_where_needed(self) -> None:
+        """Start threads where nothing was taken up for a moment; not for a queue that empties by itself.
+
+        Many short handlers then run in few threads, and a long one keeps nobody waiting for more than milliseconds. In
+        a thread of its own: the one that claims may be waiting for the database.
+        """
+        while not self._stops:
+            self._waiting.wait()
+            self._waiting.clear()
+            while not self._queue.empty() and len(self._threads) < self._max_threads and not self._stops:
+                taken = self._taken
+                time.sleep(_GROW_AFTER)
+                if self._taken == taken:
+                    self._grow(min(8, self._queue.qsize()))
 
     def _work(self) -> None:
         while True:

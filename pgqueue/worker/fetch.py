@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import logging
 import random
@@ -26,6 +27,8 @@ _AGENTS_EVERY = 4
 _WALK = 500
 """Agents that one pass of the slow walk steps over."""
 _ALL = 1_000_000
+_LOOKS = 20
+"""How often, at the most, one pass looks on for agents of one queue."""
 
 _Look: TypeAlias = Callable[[int, bool], list[Claimed]]
 """(size, whole) to what was claimed."""
@@ -106,7 +109,27 @@ class Fetcher:
         return claims.tasks
 
     def _of_agents(self, queue: str, size: int, whole: bool) -> list[Claimed]:
-        cursor = self._with_freed(queue)
+        """Those that this worker knows first; where they are not enough, it looks on until it has seen all that is due.
+
+        Agents may be known in vain: somebody's open transaction has claimed them. And one agent's backlog may fill the
+        pages of what is due, one after another.
+        """
+        tasks: list[Claimed] = []
+        look = whole or len(self._with_freed(queue).known) < size
+        for _ in range(_LOOKS):
+            try:
+                tasks += self._search(queue, claim_size(size - len(tasks)), whole=whole, look=look)
+            except PgqueueError as error:
+                if not tasks:
+                    raise
+                log.warning("could not claim all that there is room for: %s", error)
+                break
+            if len(tasks) == size or whole or (look and not self._cursors[queue].seen_agent):
+                break
+            look = True
+        return tasks
+
+    def _search(self, queue: str, size: int, *, whole: bool, look: bool) -> list[Claimed]:
         with self._database.begin() as connection:
             claims, self._cursors[queue] = self._store.claim_agents(
                 connection,
@@ -114,9 +137,9 @@ class Fetcher:
                 size=size,
                 owner=self._owner,
                 lease=self._lease,
-                cursor=cursor,
+                cursor=self._cursors[queue],
                 walk=_ALL if whole else _WALK,
-                look=len(cursor.known) < size,
+                look=look,
             )
         return claims.tasks
 
@@ -129,11 +152,10 @@ class Fetcher:
                 mine[freed[1]] = None
             elif freed[0] in self._cursors:
                 self._freed.append(freed)
-        if not mine:
-            return cursor
-        return AgentCursor(
-            cursor.seen_at, cursor.seen_agent, cursor.walked_to, tuple(dict.fromkeys((*cursor.known, *mine)))
-        )
+        if mine:
+            cursor = dataclasses.replace(cursor, known=tuple(dict.fromkeys((*cursor.known, *mine))))
+            self._cursors[queue] = cursor
+        return cursor
 
 
 def jittered(seconds: float) -> float:

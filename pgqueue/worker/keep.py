@@ -32,6 +32,7 @@ _TICK = 0.25
 _UNWIND = 1.0
 """Seconds that a timed-out handler has at the least, whatever the grace, before it counts as stuck."""
 _BATCH = 500
+_LONGEST = 5.0
 _BRIEFLY = timedelta(milliseconds=200)
 
 
@@ -86,8 +87,16 @@ class Keeper:
         locked: list[Running] = []
         for start in range(0, len(runs), _BATCH):
             batch = runs[start : start + _BATCH]
-            with self._database.autocommit() as connection:
-                answers = self._store.renew_many(connection, [run.lease for run in batch], lease=self._lease)
+            try:
+                with self._database.autocommit() as connection:
+                    answers = self._store.renew_many(connection, [run.lease for run in batch], lease=self._lease)
+            except PgqueueError:
+                raise
+            except Exception:
+                # One row of them objects, somebody's trigger perhaps: that must not cost the others their leases.
+                log.warning("cannot renew %d lease(s) together, now each alone", len(batch), exc_info=True)
+                locked += batch
+                continue
             for run in batch:
                 answer = answers[run.lease.task_id]
                 if answer is None:
@@ -111,11 +120,16 @@ class Keeper:
             return 0
         try:
             with self._database.autocommit() as connection:
-                return len(self._store.report_many(connection, list(reports.values())))
+                written = self._store.report_many(connection, list(reports.values()))
         except PgqueueError:
             with self._lock:
                 self._progress = reports | self._progress
             raise
+        # Whose row somebody had locked just now: the next time, unless there is news by then.
+        again = {id_: one for id_, one in reports.items() if id_ not in written and self._held.get(one[0]) is not None}
+        with self._lock:
+            self._progress = again | self._progress
+        return len(written)
 
     def _heard(self, run: Running, answer: Renewed | LeaseNotHeld) -> bool:
         if isinstance(answer, LeaseNotHeld):
@@ -137,18 +151,25 @@ class Keeper:
             log.info("task %s is locked by somebody; its lease is renewed later: %s", run.lease.task_id, error)
             self._soon = True
             return False
+        except PgqueueError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the row objects to, the others are to be renewed
+            log.warning("cannot renew the lease on task %s: %s", run.lease.task_id, error)
+            self._soon = True
+            return False
         found = answer[run.lease.task_id]
         return found is not None and self._heard(run, found)
 
     def _loop(self) -> None:
-        patience = Patience(log, self._stopping)
+        # A reaper that has come back gives holders a third of a lease to renew in: no wait here may be near that.
+        patience = Patience(log, self._stopping, longest=min(_LONGEST, self._every / 4))
         renew_at = time.monotonic() + self._every
         progress_at = 0.0
         while not self._stopping.is_set():
             self._stopping.wait(min(_TICK, max(0.005, renew_at - time.monotonic())))
             now = time.monotonic()
-            self._time_out(now)
             try:
+                self._time_out(now)
                 if now >= renew_at:
                     self._soon = False
                     self.run_once()

@@ -17,12 +17,13 @@ from uuid import uuid4
 
 from ..config import DEFAULTS, VERSION, WorkerConfig
 from ..context import Context, Stop
-from ..errors import ConfigError, LeaseNotHeld, PgqueueError
+from ..errors import ConfigError, LeaseNotHeld
 from ..keys import format_duration
 from ..lifecycle import Event, Status
 from ..maintenance import Reaper
 from ..notify import Listener
 from ..patience import Patience
+from ..sanitize import one_line
 from ..store import Reaped, Settlement, Store
 from ..task import Claimed, Lease
 from .execute import Executor, Outcome, unknown_action
@@ -46,8 +47,14 @@ _LOOK_AGAIN = (0.005, 0.025, 0.125)
 """Seconds between looks after a wake-up: a notification may have been muted because another was in flight."""
 _UNWIND = 1.0
 """Seconds that handlers have to unwind where the worker is told twice to stop."""
-_SETTLE_WITHIN = 10.0
+_SETTLE_WITHIN = 5.0
 """Seconds in which the last outcomes must be written; what is not is reaped when its lease ends."""
+_ANSWER_WITHIN = 3.0
+"""Seconds that a call may still take, once the worker is to stop; but for outcomes, which get the above."""
+_UNKNOWN_KEPT = 1000
+"""Names of unknown actions to remember, so that each is in the log once a minute."""
+_REASON = 300
+"""Columns of a failure's reason in the log; the whole of it is in the task's row."""
 _GATHER = 0.002
 """Seconds to wait for more free slots before claiming for a few."""
 
@@ -64,8 +71,9 @@ class Worker:
         self.queues = config.queues or tuple(dict.fromkeys(action.queue for action in app.actions.values()))
         if not app.actions:
             raise ConfigError("this app has no actions: import the modules that declare them with @app.task")
-        # Settling and claiming share a pool; the keeper and the listener must never wait for it.
-        self._database = app.database.sibling(pool_size=4, application_name="pgqueue worker")
+        # The keeper and the listener must never wait for a pool; at the end claims are given up sooner than settles.
+        self._database = app.database.sibling(pool_size=2, application_name="pgqueue worker")
+        self._settling = app.database.sibling(pool_size=1, application_name="pgqueue worker")
         self._keeping = app.database.sibling(pool_size=1, application_name="pgqueue keeper")
         self._store = Store(app.database.schema)
         self._held = Held(config.concurrency)
@@ -83,7 +91,7 @@ class Worker:
         )
         self._fetcher = Fetcher(self._database, self.queues, owner=self.name, lease=config.lease, batch=config.batch)
         self._settler = Settler(
-            self._database,
+            self._settling,
             batch=2 * config.batch,
             settled=self._settled,
             refused=self._refused,
@@ -110,6 +118,8 @@ class Worker:
         """Stop claiming, let running handlers finish for `drain`, release the rest. The second call: release now."""
         if self._stopping.is_set():
             self._hurry.set()
+        # Nobody waits for what a frozen server may still answer to a claim.
+        self._database.hurry(_ANSWER_WITHIN)
         self._stopping.set()
         self._wake.set()
 
@@ -175,16 +185,12 @@ class Worker:
                 if woken:
                     looks = iter(_LOOK_AGAIN)
                 self._pause(next(looks, None) or self._idle_wait())
-            except PgqueueError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is: handlers run here, and others' tasks wait
                 patience.failed("cannot claim", error)
 
     def _pause(self, seconds: float) -> None:
-        """Wait for a wake-up; looks after handlers that wait for a thread meanwhile."""
-        ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
-            if self._wake.wait(min(left, _GATHER) if self._executor.backlog else left):
-                return
-            self._executor.grow()
+        """Wait for a wake-up."""
+        self._wake.wait(seconds)
 
     def _room(self) -> int:
         """How much to claim now; 0 after a wait in which no slot came free."""
@@ -223,7 +229,23 @@ class Worker:
     # -- what the parts call
 
     def _done(self, settlement: Settlement) -> None:
+        if settlement.event in (Event.FAIL, Event.BURY):
+            self._say_failed(settlement)
         self._settler.put(settlement)
+
+    def _say_failed(self, settlement: Settlement) -> None:
+        run = self._held.get(settlement.lease)
+        if run is None or run.completed_itself:
+            # That one is refused where the handler's own completion was committed, and then nothing has failed.
+            return
+        log.warning(
+            "task %s (%s) failed in attempt %d of %d: %s",
+            run.lease.task_id,
+            run.claimed.action,
+            run.claimed.attempt,
+            run.claimed.max_attempts,
+            one_line((settlement.detail or "").partition("\n")[0], _REASON),
+        )
 
     def _lost(self, run: Running) -> None:
         self._settled([run.lease])
@@ -279,6 +301,8 @@ class Worker:
     def _say_unknown(self, action: str) -> None:
         now = time.monotonic()
         if now - self._unknown_said.get(action, -60.0) >= 60.0:
+            if len(self._unknown_said) >= _UNKNOWN_KEPT:
+                self._unknown_said.clear()
             self._unknown_said[action] = now
             log.warning("no handler for action %r here; its tasks are given back and tried again later", action)
 
@@ -290,41 +314,47 @@ class Worker:
         if self._listener is not None:
             self._listener.stop()
         for run in self._executor.drop_waiting():
+            run.ended = True
             self._done(Settlement(Event.RELEASE, run.lease))
-        self._await_ends(self._config.drain.total_seconds(), unless=self._hurry)
+        self._await(self._goes_on, self._config.drain.total_seconds(), unless=self._hurry)
         for run in self._held.all():
             self._executor.interrupt(run, SHUTDOWN)
-        self._await_ends(self._config.cancel_grace.total_seconds(), unless=self._hurry)
+        self._await(self._runs, self._config.cancel_grace.total_seconds(), unless=self._hurry)
         if self._hurry.is_set():
-            self._await_ends(_UNWIND, unless=None)
+            self._await(self._runs, _UNWIND, unless=None)
         stuck = [run for run in self._held.all() if not run.ended]
         for run in stuck:
             # The handler goes on in its thread until the process ends, which is right after this.
             self._done(Outcome.of_stuck(run))
-        stuck += self._held.replaced()
+        stuck += [run for run in self._held.replaced() if not run.ended]
         if not self._settler.stop(_SETTLE_WITHIN):
             log.warning("could not settle everything before stopping; leases will run out and be reaped")
+        self._keeping.hurry(_ANSWER_WITHIN)
         self._keeper.stop()
         self._executor.stop()
-        self._database.dispose()
-        self._keeping.dispose()
+        for database in (self._database, self._settling, self._keeping):
+            database.dispose()
         if stuck:
             log.warning("%d handler(s) did not stop in time; their tasks were released", len(stuck))
             return STUCK
         log.info("worker %s stopped", self.name)
         return 0
 
-    def _await_ends(self, seconds: float, *, unless: threading.Event | None) -> None:
-        """Until all that is held has been settled, but for handlers that are known to be stuck."""
+    def _await(self, what: Callable[[], bool], seconds: float, *, unless: threading.Event | None) -> None:
         ends = time.monotonic() + seconds
-        while self._goes_on() and (left := ends - time.monotonic()) > 0:
+        while what() and (left := ends - time.monotonic()) > 0:
             if unless is not None and unless.is_set():
                 return
             self._wake.clear()
             self._wake.wait(min(left, 0.1))
 
     def _goes_on(self) -> bool:
-        return len(self._held) > 0 and any(not run.stuck for run in (*self._held.all(), *self._held.replaced()))
+        """Whether anything is held that was not settled, but for handlers that are known to be stuck."""
+        return any(not run.stuck for run in (*self._held.all(), *self._held.replaced()))
+
+    def _runs(self) -> bool:
+        """Whether any handler runs, but for those; what has ended waits for the settler, which gets time of its own."""
+        return any(not run.stuck and not run.ended for run in (*self._held.all(), *self._held.replaced()))
 
 
 def run(app: App, config: WorkerConfig) -> int:
@@ -341,10 +371,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
         return
 
     # A signal handler runs between two bytecodes of the main thread, which may hold the very lock that an Event's set()
-    # takes. So it only writes a byte; a thread of its own reads it and stops the worker.
-    hears, says = os.pipe()
-
-    # A handler of signals may run while this thread holds any lock, so it does nothing but hand over.
+    # takes. So it only hands the number over (SimpleQueue.put is reentrant), and a thread of its own stops the worker.
     numbers: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def obey() -> None:
@@ -361,6 +388,4 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         numbers.put(None)
-        os.close(says)
         thread.join()
-        os.close(hears)

@@ -27,6 +27,8 @@ _ALONE_AGAIN = 0.25
 """Seconds between tries at a row that somebody else's open transaction holds."""
 _BRIEFLY = timedelta(milliseconds=50)
 """How long one such try waits in line for the row; outcomes of other tasks wait no longer than that."""
+_LOCKED_SAID_EVERY = 10.0
+"""Seconds between lines in the log about rows that somebody has locked: he may take hours."""
 _POISONED_AGAIN = 5.0
 """Seconds between tries at what the database refuses for a reason of its own, such as somebody's trigger."""
 
@@ -57,6 +59,7 @@ class Settler:
         self._others_running = others_running
         self._waiting: queue.SimpleQueue[Settlement | None] = queue.SimpleQueue()
         self._alone: list[tuple[float, Settlement]] = []
+        self._locked_said = -_LOCKED_SAID_EVERY
         self._give_up = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="pgqueue-settler", daemon=True)
         self.put = self._waiting.put
@@ -115,14 +118,15 @@ class Settler:
                 pending, ended = self._collect(ending)
                 ending = ending or ended
             try:
+                asked = bool(pending)
                 if pending:
                     done = self.run_once(pending)
                     pending = []
                     self._settled(done)
-                self._settle_alone()
-                patience.worked()
+                if self._settle_alone() or asked:
+                    patience.worked()
             except PgqueueError as error:
-                patience.failed(f"cannot settle {len(pending)} task(s) yet", error)
+                patience.failed(f"cannot settle {len(pending) + len(self._alone)} task(s) yet", error)
                 continue
             except Exception:
                 log.warning("cannot settle %d task(s) together, now each alone", len(pending), exc_info=True)
@@ -134,8 +138,10 @@ class Settler:
     def _collect(self, ending: bool) -> tuple[list[Settlement], bool]:
         """The next batch, and whether the end was called. A lonely task does not wait for others."""
         wait = max(0.0, min(at for at, _ in self._alone) - time.monotonic()) if self._alone else None
+        if ending and wait is None:
+            wait = 0
         try:
-            first = self._waiting.get(timeout=0 if ending else wait)
+            first = self._waiting.get(timeout=wait)
         except queue.Empty:
             return [], ending
         if first is None:
@@ -159,11 +165,15 @@ class Settler:
             pass
         return False
 
-    def _settle_alone(self) -> None:
-        """Each by itself, waiting for its row a moment; after one that waited in vain, batches come first again."""
+    def _settle_alone(self) -> bool:
+        """Each by itself, waiting for its row a moment; after one that waited in vain, batches come first again.
+
+        Returns whether the database was asked, and answered.
+        """
         now = time.monotonic()
         due = [settlement for at, settlement in self._alone if now >= at]
         self._alone = [(at, settlement) for at, settlement in self._alone if now < at]
+        answered = False
         while due:
             settlement = due.pop(0)
             task_id = settlement.lease.task_id
@@ -171,9 +181,11 @@ class Settler:
                 with self._database.begin(lock_timeout=_BRIEFLY) as connection:
                     answer = self._store.settle_many(connection, [settlement], skip_locked=False)[task_id]
             except PgqueueError as error:
-                log.warning("cannot settle task %s yet: %s", task_id, error)
                 self._alone += [*((now, other) for other in due), (time.monotonic() + _ALONE_AGAIN, settlement)]
-                return
+                if not _is_locked(error):
+                    raise
+                self._say_locked(settlement)
+                return True
             except Exception as error:
                 log.warning("cannot write the outcome of task %s", task_id, exc_info=True)
                 self._alone.append((time.monotonic() + _POISONED_AGAIN, _as_failure(settlement, error)))
@@ -182,6 +194,17 @@ class Settler:
                     # Its guard said no: nobody asks for the cancel any more.
                     settlement = settlement._replace(event=Event.RELEASE)
                 self._settled(self._heard([settlement], {task_id: answer}))
+            answered = True
+        return answered
+
+    def _say_locked(self, settlement: Settlement) -> None:
+        now = time.monotonic()
+        if now - self._locked_said >= _LOCKED_SAID_EVERY:
+            self._locked_said = now
+            log.warning(
+                "cannot settle task %s yet: somebody's open transaction has it locked; it is tried again until it can",
+                settlement.lease.task_id,
+            )
 
 
 def _rounds(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
@@ -193,6 +216,11 @@ def _rounds(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
         if len(first) == len(waiting):
             return
         waiting = [s for s in waiting if first[s.lease.task_id] is not s]
+
+
+def _is_locked(error: PgqueueError) -> bool:
+    """Whether it is this row that cannot be had just now, and not the database."""
+    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) in ("55P03", "57014", "40001", "40P01")
 
 
 def _as_failure(settlement: Settlement, error: Exception) -> Settlement:

@@ -90,10 +90,11 @@ def test_no_such_attribute_names_near_ones(module: Module, lost: Program) -> Non
 
 
 def test_what_is_no_app(module: Module, lost: Program) -> None:
-    name = module("cli_locate_no_app", GOOD)
+    name = module("cli_locate_no_app", GOOD + "@app.task\ndef ring() -> None: ...\n")
 
     assert f"{name}:other is of type int, not a pgqueue.App; its Apps are: app" in refused(lost, f"{name}:other")
     assert f"{name}:make is a function or class" in refused(lost, f"{name}:make")
+    assert f"{name}:ring is of type Action, not a pgqueue.App" in refused(lost, f"{name}:ring")
 
 
 BROKEN = {

@@ -1,5 +1,6 @@
 """`db upgrade|downgrade|current|check|sql` and `migrate`; and what other commands say of a schema that does not fit."""
 
+import shlex
 from collections.abc import Callable
 from uuid import UUID
 
@@ -39,6 +40,19 @@ def test_upgrade_into_another_schema(empty: Program) -> None:
     assert empty("stats", "--schema", "queue_two").code == 0
     assert empty("stats", env={"PGQUEUE_SCHEMA": "queue_two"}).code == 0
     assert empty("stats").code == 4
+
+
+def test_next_command_leads_to_the_tables_that_were_named(empty: Program, lost: Program) -> None:
+    url = str(empty.url)
+    named = f"--database-url {shlex.quote(url)} --schema queue_two"
+
+    missing = lost("stats", "--database-url", url, "--schema", "queue_two")
+    assert (missing.code, f"run `pgqueue db upgrade {named}`" in missing.complaint) == (4, True)
+    line = missing.complaint.rpartition("`pgqueue ")[2].rstrip("`")
+    assert lost(*shlex.split(line)).code == 0
+    made = lost("enqueue", "send", *shlex.split(named)).out.strip()
+    refused = lost("retry", made, *shlex.split(named))
+    assert (refused.code, f"see `pgqueue show {made} {named}`" in refused.complaint) == (1, True)
 
 
 def test_current(empty: Program, program: Program) -> None:

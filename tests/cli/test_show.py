@@ -122,6 +122,23 @@ def test_a_requested_cancel_is_not_offered_again(program: Program, client: Clien
     assert [shlex.split(command)[-2] for command in shown["commands"]] == ["release"]
 
 
+@pytest.mark.parametrize("agent", [None, "host-7"])
+def test_a_retry_that_a_twin_forbids_is_not_offered(program: Program, client: Client, agent: str | None) -> None:
+    made = client.enqueue("send", agent=agent, dedupe_key="receipt-7").id
+    held = client.claim(agent) if agent else next(iter(client.claim_batch("default", limit=1)))
+    assert held is not None
+    client.bury(held, "no such address")
+    client.enqueue("send", agent="another", dedupe_key="receipt-7")
+    assert "dedupe key," not in program("show", str(made), "--json").objects[0]["why"]
+    twin = client.enqueue("send", agent=agent, dedupe_key="receipt-7").id
+
+    [shown] = program("show", str(made), "--json").objects
+
+    assert shown["why"].endswith(f"; …{twin.hex[-6:]}, pending, holds its dedupe key, so it cannot be retried now")
+    assert [shlex.split(command)[-2:] for command in shown["commands"]] == [["dismiss", str(made)], ["show", str(twin)]]
+    assert program("retry", str(made)).code == 1
+
+
 def test_a_payload_that_python_cannot_read_is_shown_as_text(program: Program, client: Client, sql: Sql) -> None:
     made = client.enqueue("send").id
     number = "9" * 5000

@@ -107,6 +107,14 @@ def test_what_tasks_say_cannot_move_the_cursor(program: Program, dead: Callable[
     assert program("list", "--json").out.isascii()
 
 
+@pytest.mark.parametrize("option", ["queue", "action", "agent", "account", "key"])
+def test_a_filter_with_nothing_in_it_is_a_usage_error(lost: Program, option: str) -> None:
+    ran = lost("list", f"--{option}", "")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{option} is empty; give at least one character, or leave it out" in ran.complaint
+
+
 def test_list_says_when_a_task_is_due_and_who_holds_it(program: Program, client: Client) -> None:
     ids(client, "later", delay=7200)
     ids(client, "now", agent="host-7")

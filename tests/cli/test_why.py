@@ -75,6 +75,11 @@ CASES = {
         None,
         "backs off: due in 5s, at 14:00:05Z; attempt 2 of 3 ended in: ValueError: boom",
     ),
+    "snoozed, or of an unknown action": (
+        task(not_before=NOW + timedelta(seconds=5), fence=2),
+        None,
+        "put off by a worker: due in 5s, at 14:00:05Z; its handler asked for that, or it knows no action send",
+    ),
     "its agent is busy": (
         task(agent="host-7"),
         running(id=UUID("0195f2b4-7c31-7b4a-9f00-000000d8dd91")),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import pgqueue
 from pgqueue.config import DEFAULTS
 from pgqueue.lifecycle import MOVES, diagram
 
@@ -57,6 +58,12 @@ def test_every_variable_is_documented() -> None:
 
     assert len(of_workers) > 5
     assert {v for v in used - INTERNAL if not v.startswith("PGQUEUE_WORKER")} == documented - of_workers
+
+
+def test_every_export_is_on_a_page() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+
+    assert [found for found in pgqueue.__all__ if found != "__version__" and not re.search(rf"\b{found}\b", text)] == []
 
 
 # -- links

@@ -357,6 +357,48 @@ def test_claim_batch_decodes_payloads_one_by_one(face: Client, sql: Sql) -> None
         print(claims[bad].payload)
 
 
+def test_claim_batch_takes_a_row_whose_counters_cannot_grow(face: Client, sql: Sql) -> None:
+    """Written by hand; if it failed, so would every batch that comes by."""
+    (first, _), last = make(face, {}, {"agent": "a"}), 2**31 - 1
+    sql("update pgqueue.tasks set fence = %s, attempts = %s", last, last)
+    (good,) = make(face, {})
+    claims = face.claim_batch(limit=10)
+    assert [(c.agent, c.fence) for c in claims] == [(None, last), (None, 1), ("a", last)]
+    assert set(ids(claims)) > {first, good}
+
+
+def test_claim_batch_finds_an_agent_behind_busy_and_future_ones(face: Client, sql: Sql) -> None:
+    """Its row is past the page of what is due, its name past the step of the walk."""
+    make(face, *({"agent": "busy"} for _ in range(1100)))
+    assert face.claim("busy") is not None
+    make(face, *({"agent": f"a{n:04}", "delay": 3600} for n in range(600)))
+    last = face.enqueue("noop", agent="z")
+    assert ids(face.claim_batch(limit=1)) == [last.id]
+    assert face.claim_batch(limit=10) == []
+
+
+def test_claim_batch_passes_over_agents_whose_conditions_do_not_hold(face: Client, sql: Sql) -> None:
+    make(face, *({"agent": f"a{n}"} for n in range(30)))
+    sql("update pgqueue.tasks set requires = '{gpu}'")
+    last = face.enqueue("noop", agent="z")
+    assert ids(face.claim_batch(limit=1)) == [last.id]
+
+
+def test_claim_batch_passes_over_agents_that_others_hold_up(client: Client, database: Database) -> None:
+    """One head locked by a person's open transaction, two agents claimed in another's."""
+    made = make(client, *({"agent": agent} for agent in "abcd"))
+    with database.begin() as connection:
+        connection.exec_driver_sql("select 1 from pgqueue.tasks where agent = 'c' for update")
+        assert ids(client.on(connection).claim_batch(limit=2)) == made[:2]
+        assert ids(client.claim_batch(limit=1)) == [made[3]]
+        assert client.claim_batch(limit=1) == []
+
+
+def test_claim_batch_takes_agents_in_the_order_in_which_they_became_due(face: Client) -> None:
+    made = make(face, *({"agent": agent} for agent in "dacb"))
+    assert [ids(face.claim_batch(limit=1)) for _ in made] == [[task_id] for task_id in made]
+
+
 # -- the store's own: floors, cursors, what is next
 
 
@@ -425,6 +467,23 @@ def test_claim_agents_of_an_agent_that_another_is_claiming_leaves_it(client: Cli
         assert agents == []
         assert cursor.known == ("a",)
     assert claim_agents(database, cursor)[0] == ["a"]
+
+
+def test_claim_agents_tries_those_that_another_holds_up_last(client: Client, database: Database) -> None:
+    make(client, {"agent": "c"}, {"agent": "a"}, {"agent": "b"})
+    with database.begin() as connection:
+        assert len(client.on(connection).claim_batch(limit=1)) == 1
+        agents, cursor = claim_agents(database, AgentCursor(known=("c", "x", "a", "b")), size=1, look=False)
+        assert (agents, cursor.known) == ([], ("a", "b", "c"))
+        agents, cursor = claim_agents(database, cursor, size=1, look=False)
+        assert (agents, cursor.known) == (["a"], ("b", "c"))
+
+
+def test_claim_agents_wastes_no_place_on_agents_with_nothing_due(client: Client, database: Database) -> None:
+    make(client, {"agent": "a", "delay": 3600}, {"agent": "b", "delay": 3600}, {"agent": "b", "priority": -9})
+    known = ("nobody", "a", "b")
+    assert claim_agents(database, AgentCursor(known=known), look=False) == (["b"], AgentCursor())
+    assert claim_agents(database, AgentCursor(known=known))[1].known == ()
 
 
 @pytest.mark.parametrize("agent", [None, "a"])

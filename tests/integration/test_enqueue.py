@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from pgqueue.client import AsyncClient, Client
 from pgqueue.database import Database
-from pgqueue.errors import InputError, PayloadError
+from pgqueue.errors import InputError, PayloadError, RetryTransaction
 from pgqueue.ids import new_id
 from pgqueue.lifecycle import Status
 from pgqueue.options import Enqueued, NewTask
@@ -312,6 +313,48 @@ def test_enqueue_many_with_one_bad_task_writes_nothing_of_its_batch(face: Client
     with pytest.raises(InputError, match="priority"):
         face.enqueue_many([NewTask("x", None, {}), NewTask("x", None, {"priority": 10}), NewTask("x", None, {})])
     assert sql("select count(*) from pgqueue.tasks") == [(0,)]
+
+
+def lose(sql: Sql, times: int) -> None:
+    """The next so many statements that insert a task end in a deadlock, as the server would have it."""
+    sql("create sequence public.losses")
+    sql(
+        "create function public.lose() returns trigger language plpgsql as $$ begin"
+        f" if nextval('public.losses') <= {times} then raise exception 'lost' using errcode = '40P01'; end if;"
+        " return new; end $$"
+    )
+    sql("create trigger lose before insert on pgqueue.tasks for each row execute function public.lose()")
+
+
+def test_enqueue_that_lost_a_race_in_its_own_transaction_is_run_again(face: Client, sql: Sql) -> None:
+    lose(sql, 2)
+    assert [made.created for made in face.enqueue_many(NewTask("noop", n, {}) for n in range(3))] == [True] * 3
+    assert face.enqueue("noop").created
+    assert sql("select count(*) from pgqueue.tasks") == [(4,)]
+
+
+def test_enqueue_that_loses_every_race_says_so(face: Client, sql: Sql) -> None:
+    lose(sql, 1000)
+    with pytest.raises(RetryTransaction):
+        face.enqueue("noop")
+
+
+def test_enqueue_that_lost_a_race_in_a_callers_transaction_is_the_callers_to_run_again(
+    client: Client, database: Database, sql: Sql
+) -> None:
+    lose(sql, 1)
+    with database.engine.connect() as connection, pytest.raises(RetryTransaction):
+        client.on(connection).enqueue("noop")
+
+
+def test_enqueue_many_beside_held_keys_does_not_insert_them_again(client: Client, database: Database, sql: Sql) -> None:
+    """It would wait, out of the order of keys, for others that insert theirs: a deadlock."""
+    client.enqueue("noop", dedupe_key="a")
+    sent: list[str] = []
+    sa.event.listen(database.engine, "before_cursor_execute", lambda c, cursor, text, *rest: sent.append(text))
+    made = client.enqueue_many([NewTask("noop", None, {"dedupe_key": key}) for key in "ab"])
+    assert [m.created for m in made] == [False, True]
+    assert len([text for text in sent if "INSERT INTO pgqueue.tasks" in text]) == 1
 
 
 def test_enqueue_many_of_an_encoded_payload_keeps_its_text(face: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ def shop(server: servers.Provided, template: str) -> Iterator[Database]:
     database = Database(server.url_for(name), schema="pgqueue")
     with connect(database.url) as connection:
         connection.execute("create table public.orders (id int primary key)")
+        connection.execute("alter table pgqueue.tasks add constraint refused_by_a_check check (action <> 'refused')")
     yield database
     database.dispose()
     databases.drop(server, name)
@@ -65,6 +67,25 @@ def hold(client: Client, agent: str = "a", **options: Any) -> Claimed:
     held = client.claim(agent, owner="me")
     assert held is not None
     return held
+
+
+# -- what it says when it fails
+
+
+@every_kind
+def test_error_in_a_callers_transaction_holds_no_payload(kind: str, shop: Database, look: Sql) -> None:
+    """In no text of a traceback, although a caller's engine shows parameters and the server quotes what it refuses."""
+    payload = {"word": "".join(("sword", "fish"))}  # a traceback quotes this file, too
+    with KINDS[kind](shop) as caller:
+        for enqueue in (
+            lambda: caller.client.enqueue("refused", payload),
+            lambda: caller.client.enqueue_many([NewTask("refused", payload, {})]),
+        ):
+            with pytest.raises(Exception, match="refused_by_a_check") as caught:
+                enqueue()
+            caller.rollback()
+            assert payload["word"] not in "".join(traceback.format_exception(caught.value))
+    assert tasks(look) == []
 
 
 # -- in a transaction

@@ -24,7 +24,7 @@ from pgqueue.errors import (
     SchemaMismatch,
 )
 from pgqueue.ids import new_id
-from pgqueue.options import Enqueued, NewTask
+from pgqueue.options import Enqueued, NewTask, Options
 from pgqueue.schema import REVISION
 from tests.support import Sql, connect, eventually, servers, somebody_waits
 
@@ -259,25 +259,47 @@ def test_complete_after_the_connection_was_cut_is_sent_again(face: Client, sql: 
     assert face.complete(held).attempts == 1
 
 
-def test_enqueue_many_after_the_connection_was_cut_says_that_it_does_not_know(client: Client, sql: Sql) -> None:
-    client.stats()
+def test_enqueue_many_after_the_connection_was_cut_is_sent_again(face: Client, sql: Sql) -> None:
+    face.stats()
     kill_others(sql)
-    ids = [new_id(), new_id()]
-    with pytest.raises(OutcomeUnknown) as caught:
-        client.enqueue_many([NewTask("x", None, {"id": one}) for one in ids])
-    assert list(caught.value.task_ids) == ids
-    assert f"{ids[0]} and 1 more" in str(caught.value)
-    made = client.enqueue_many([NewTask("x", None, {"id": one}) for one in ids])
-    assert [m.id for m in made] == ids
+    given: list[Options] = [{"dedupe_key": "k"}, {"id": new_id()}, {"dedupe_key": "k"}]
+    made = face.enqueue_many(NewTask("x", None, options) for options in given)
+    assert [m.created for m in made] == [True, True, False]
+    assert (made[1].id, made[2].id) == (given[1]["id"], made[0].id)
 
 
-def test_enqueue_cut_off_twice_says_that_it_does_not_know(client: Client, sql: Sql) -> None:
-    # Cut off in the middle of the statement, at the first try and at the second.
+@pytest.mark.parametrize("write", ["release", "snooze", "report_progress"])
+def test_holders_write_after_the_connection_was_cut_is_sent_again(face: Client, sql: Sql, write: str) -> None:
+    face.enqueue("x", agent="a")
+    held = face.claim("a")
+    assert held is not None
+    kill_others(sql)
+    getattr(face, write)(*(held,) if write == "release" else (held, 1))
+
+
+def cut_off_inserts(sql: Sql) -> None:
+    """In the middle of the statement, at the first try and at the second."""
     sql(
         "create function public.cut() returns trigger language plpgsql as"
         " $$ begin perform pg_terminate_backend(pg_backend_pid()); return new; end $$"
     )
     sql("create trigger cut before insert on pgqueue.tasks for each row execute function public.cut()")
+
+
+def test_enqueue_many_cut_off_twice_says_that_it_does_not_know(face: Client, sql: Sql) -> None:
+    cut_off_inserts(sql)
+    ids = [new_id(), new_id()]
+    with pytest.raises(OutcomeUnknown) as caught:
+        face.enqueue_many([NewTask("x", None, {"id": one}) for one in ids])
+    assert list(caught.value.task_ids) == ids
+    assert f"{ids[0]} and 1 more" in str(caught.value)
+    sql("drop trigger cut on pgqueue.tasks")
+    made = face.enqueue_many([NewTask("x", None, {"id": one}) for one in ids])
+    assert [m.id for m in made] == ids
+
+
+def test_enqueue_cut_off_twice_says_that_it_does_not_know(client: Client, sql: Sql) -> None:
+    cut_off_inserts(sql)
     wanted = new_id()
     with pytest.raises(OutcomeUnknown, match=str(wanted)) as caught:
         client.enqueue("x", id=wanted)

@@ -67,6 +67,8 @@ IMPOSSIBLE: list[tuple[str, str, dict[str, Any]]] = [
     ("forever_needs_a_key", "forever without a key", pending(dedupe_forever=True)),
     ("timeout_positive", "no time to run", pending(timeout=timedelta(0))),
     ("timeout_positive", "less than no time to run", pending(timeout=timedelta(seconds=-1))),
+    ("timeout_positive", "longer to run than Python can say", pending(timeout="5000000 years")),
+    ("timeout_positive", "more days to run than anybody may ask for", pending(timeout="4001 days")),
     ("names_printable", "a line break in a queue", pending(queue="a\nb")),
     ("names_printable", "a tab in an action", pending(action="a\tb")),
     ("names_printable", "an escape in an agent", pending(agent="a\x1bb")),

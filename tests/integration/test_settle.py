@@ -267,6 +267,20 @@ def test_settle_of_a_task_that_is_gone_says_so(face: Client, sql: Sql, write: st
     assert caught.value.status is None
 
 
+def test_settle_beside_a_holder_that_never_said_since_when_says_what_it_can(face: Client, sql: Sql) -> None:
+    held = hold(face)
+    sql("update pgqueue.tasks set lease_token = gen_random_uuid(), lease_owner = 'by hand', started_at = null")
+    with pytest.raises(LeaseNotHeld, match="by hand holds it since"):
+        face.complete(held)
+
+
+@pytest.mark.parametrize("write", ["release", "snooze"])
+def test_attempt_of_a_row_that_counted_none_is_not_given_back(face: Client, sql: Sql, write: str) -> None:
+    held = hold(face)
+    sql("update pgqueue.tasks set attempts = 0")
+    assert WRITES[write][0](face, held).attempts == 0
+
+
 @pytest.mark.parametrize("write", [*ALL_WRITES, "renew", "report_progress"])
 def test_settle_after_expiry_and_before_the_reaper_is_accepted(face: Client, sql: Sql, write: str) -> None:
     held = hold(face)

@@ -65,11 +65,25 @@ def provide() -> Iterator[Provided]:
     if contained:
         yield _asked("Docker", contained)
         return
-    chosen = os.environ.get("PGQUEUE_TEST_PG_BINDIR")
+    with _binaries():
+        server = embedded.acquire(home() / "server", settings=SETTINGS)
+    with server:
+        yield _asked("embedded", server.url)
+
+
+@contextlib.contextmanager
+def _binaries() -> Iterator[None]:
+    """The PostgreSQL that PGQUEUE_TEST_PG_BINDIR names, for the run's server alone."""
+    chosen, before = os.environ.get("PGQUEUE_TEST_PG_BINDIR"), os.environ.get("PGQUEUE_PG_BINDIR")
     if chosen:
         os.environ["PGQUEUE_PG_BINDIR"] = chosen
-    with embedded.acquire(home() / "server", settings=SETTINGS) as server:
-        yield _asked("embedded", server.url)
+    try:
+        yield
+    finally:
+        if chosen:
+            os.environ.pop("PGQUEUE_PG_BINDIR")
+            if before is not None:
+                os.environ["PGQUEUE_PG_BINDIR"] = before
 
 
 def clear_up() -> None:

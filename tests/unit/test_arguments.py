@@ -434,7 +434,7 @@ def test_bind(args: tuple[object, ...], kwargs: dict[str, object], values: dict[
     made = arguments(many)
     assert made.bind(args, kwargs) == values
     assert there_and_back(made, *args, **kwargs) == values
-    assert json.loads(made.encode_values(values)) == json.loads(made.encode(args, kwargs))
+    assert json.loads(made.encode((), values)) == json.loads(made.encode(args, kwargs))
     before = dict(kwargs)
     made.bind(args, kwargs)["new"] = 1
     assert kwargs == before

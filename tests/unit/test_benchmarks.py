@@ -1,35 +1,42 @@
-"""The benchmark runs, checks what it drained, and keeps its floor small enough to be read."""
-
-from __future__ import annotations
+"""The benchmark runs and reports; what it measures is nobody's promise on a shared machine."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import servers
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_floor_is_short_enough_to_be_believed() -> None:
-    assert len((ROOT / "benchmarks" / "floor.py").read_text().splitlines()) <= 60
+def test_floor_is_one_short_file_that_knows_no_library() -> None:
+    lines = (ROOT / "benchmarks" / "floor.py").read_text().splitlines()
+
+    assert len(lines) <= 60
+    assert [line for line in lines if "import" in line and ("pgqueue" in line or "sqlalchemy" in line)] == []
 
 
 @pytest.mark.heavy
-def test_drain_counts_what_it_measured(database_url: str) -> None:
+def test_drain_reports_floor_and_both_kinds_of_handlers(server: servers.Provided) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "drain", "--tasks", "200", "--rounds", "1", "--json"],
         cwd=ROOT,
-        env={**os.environ, "PGQUEUE_DATABASE_URL": database_url},
+        env={"PGQUEUE_DATABASE_URL": server.url, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=100,
         check=False,
     )
+
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["settings"]["tasks"] == 200
-    assert set(result["summary"]) == {"floor", "async", "def"}
-    assert all(run["seconds"] > 0 and run["wal_bytes_per_task"] > 0 for run in result["runs"])
+    assert list(result["summary"]) == ["floor", "async", "def"]
+    assert {run["who"]: run["round"] for run in result["runs"]} == {"floor": 1, "async": 1, "def": 1}
+    assert all(figures["rate"]["median"] > 0 for figures in result["summary"].values())
+    assert result["server"]["settings"].keys() >= {"fsync", "synchronous_commit", "shared_buffers"}
+    assert result["machine"].keys() >= {"cores", "python"}
+    assert result["settings"].keys() >= {"tasks", "batch", "concurrency", "floor_batch"}
+    assert "ratio_to_floor" in result["summary"]["async"]

@@ -449,3 +449,16 @@ def test_handler_may_enqueue_and_burst_runs_that_too(app: App, burst: Burst) -> 
     astep.enqueue(n=4)
     burst()
     assert app.client.stats()["completed"] == 10
+
+
+def test_failed_attempt_leaves_one_line_in_the_log(app: App, burst: Burst, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(max_attempts=1)
+    def fall() -> None:
+        raise ValueError("over\x1b[31m the edge")
+
+    made = fall.enqueue()
+    assert burst() == 0
+    lines = [record.getMessage() for record in caplog.records if "failed in attempt" in record.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"task {made.id} (fall) failed in attempt 1 of 1: ValueError: over")
+    assert "\x1b" not in lines[0]

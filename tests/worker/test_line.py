@@ -322,6 +322,38 @@ def test_fetcher_looks_first_at_agents_that_have_just_settled(fetcher: Fetcher, 
     assert fetcher.run_once(10) == []
 
 
+def test_fetcher_finds_an_agent_beside_many_that_are_not_due(fetcher: Fetcher, app: App) -> None:
+    future: list[NewTask] = [
+        NewTask("noop", None, {"queue": "one", "agent": f"a{n}", "delay": HOUR}) for n in range(700)
+    ]
+    app.client.enqueue_many(future)
+    for _ in range(2):
+        assert fetcher.run_once(10) == []
+    app.client.enqueue("noop", None, queue="one", agent="z")
+    assert agents_of(fetcher.run_once(10)) == ["z"]
+
+
+def test_fetcher_passes_over_agents_that_an_open_transaction_has_claimed(fetcher: Fetcher, app: App) -> None:
+    app.client.enqueue_many(NewTask("noop", None, {"queue": "one", "agent": f"a{n:02}"}) for n in range(60))
+    with app.database.begin() as connection:
+        assert len(app.client.on(connection).claim_batch("one", limit=50)) == 50
+        assert len(fetcher.run_once(10)) == 10
+        assert fetcher.run_once(10) == []
+        app.client.enqueue("noop", None, queue="one", agent="z")
+        assert agents_of(fetcher.run_once(10)) == ["z"]
+        assert fetcher.run_once(10) == []
+
+
+def test_fetcher_looks_on_past_one_agents_backlog(fetcher: Fetcher, app: App, sql: Sql) -> None:
+    app.client.enqueue_many(NewTask("noop", None, {"queue": "one", "agent": "busy"}) for _ in range(2500))
+    app.client.enqueue_many(
+        NewTask("noop", None, {"queue": "one", "agent": f"a{n:03}", "delay": HOUR}) for n in range(600)
+    )
+    app.client.enqueue("noop", None, queue="one", agent="z")
+    found = agents_of(fetcher.run_once(2))
+    assert sorted(str(agent) for agent in found) == ["busy", "z"]
+
+
 def test_next_due_is_the_earliest_plan_of_all_queues(fetcher: Fetcher, app: App) -> None:
     assert fetcher.next_due() is None
     app.client.enqueue("noop", None, queue="elsewhere", delay=1)

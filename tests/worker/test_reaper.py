@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import types
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -303,3 +305,32 @@ def test_expired_lease_below_the_floors_is_found_again(app: App, start: Start, s
     for _ in range(20):
         noop.enqueue()
     eventually(lambda: app.client.get(task.id).status is Status.COMPLETED)
+
+
+def test_reaper_settles_in_again_after_a_pause_in_which_nobody_could_renew(
+    client: Client, recorded: Callable[..., tuple[Reaper, Recorded]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that was suspended, a server that was frozen: no connection broke, and every lease has run out."""
+    reaper, event = recorded(settle_in=timedelta(seconds=1.5), longest_sleep=timedelta(seconds=7))
+    reaper.start()
+    eventually(lambda: 7 in event.waits)
+    ahead = 60.0
+    before = len(event.waits)
+    monkeypatch.setattr(
+        "pgqueue.maintenance.reap.time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + ahead)
+    )
+    eventually(lambda: 7 in event.waits[before + 2 :])
+    assert event.waits[before - 1 :].count(1.5) == 1
+
+
+def test_reaper_asks_less_and_less_for_what_it_cannot_have(
+    client: Client, recorded: Callable[..., tuple[Reaper, Recorded]]
+) -> None:
+    lost(client)
+    never = timedelta(days=3650)
+    reaper, event = recorded(settle_in=never, longest_sleep=timedelta(seconds=7))
+    reaper.start()
+    eventually(lambda: event.waits.count(1.0) >= 2)
+    assert event.waits[0] == never.total_seconds()
+    tries = event.waits[event.waits.index(0.05) :]
+    assert tries[:7] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]

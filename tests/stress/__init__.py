@@ -1,0 +1,1 @@
+"""Minutes of load and of faults; `make stress`."""
