@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from .demo_run import Report
+    from .demo_report import Report
 
 _EVERY: Final = 1.0
 """Seconds between two lines about progress where no terminal is."""

@@ -32,16 +32,16 @@ PICTURE = ROOT / "docs" / "demo.svg"
 def drawn(ran: Ran) -> str:
     """The last screen of a run, as SVG. Of this machine it shows no place."""
     home = getattr(command().callback, "__module__", "")
-    run, screen = import_module(f"{home}.demo_run"), import_module(f"{home}.demo_screen")
+    report, screen = import_module(f"{home}.demo_report"), import_module(f"{home}.demo_screen")
     known = ran.record
-    fields = {field: known[field] for field in run.Report.__dataclass_fields__}
-    fields["dead"] = [run.Dead(**dead) for dead in known["dead"]]
-    fields["kill"] = run.Kill(**known["kill"])
+    fields = {field: known[field] for field in report.Report.__dataclass_fields__}
+    fields["dead"] = [report.Dead(**dead) for dead in known["dead"]]
+    fields["kill"] = report.Kill(**known["kill"])
     fields["directory"] = f"…/{'/'.join(known['directory'].split('/')[-2:])}"
     fields["commands"] = [re.sub(r"^.*? (?=list|show|retry|worker|stats)", "pgqueue ", c) for c in known["commands"]]
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print("$ pgqueue demo --kill-one")
-    screen.draw(console, run.Report(**fields))
+    screen.draw(console, report.Report(**fields))
     svg: str = console.export_svg(title="pgqueue demo", unique_id="demo")
     # No font from elsewhere: whoever looks at the page would tell a stranger so.
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

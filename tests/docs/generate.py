@@ -16,7 +16,7 @@ from pgqueue.__main__ import command
 from pgqueue.backoff import CAP, backoff_for
 from pgqueue.client import Client
 from pgqueue.config import DEFAULTS, Limits, WorkerConfig
-from pgqueue.database import _CONNECT_DEFAULTS, _SESSION
+from pgqueue.database.engines import CONNECT_DEFAULTS, SESSION
 from pgqueue.keys import format_duration
 from pgqueue.lifecycle import MOVES, Guard, diagram
 from pgqueue.options import Options
@@ -126,11 +126,11 @@ def _backoff() -> str:
 
 
 def _connect() -> str:
-    return table(("libpq", "value"), [(f"`{key}`", f"`{value}`") for key, value in _CONNECT_DEFAULTS.items()])
+    return table(("libpq", "value"), [(f"`{key}`", f"`{value}`") for key, value in CONNECT_DEFAULTS.items()])
 
 
 def _session() -> str:
-    return table(("setting", "value"), [(f"`{key}`", f"`{value}`") for key, value in _SESSION.items()])
+    return table(("setting", "value"), [(f"`{key}`", f"`{value}`") for key, value in SESSION.items()])
 
 
 def _options() -> str:
