@@ -159,7 +159,8 @@ def prepare(layout: Layout) -> None:
     # An empty directory was made for us. One with other contents (PGQUEUE_HOME=/root) keeps its mode.
     if stat.S_IMODE(info.st_mode) != _home_mode() and not os.listdir(home):
         os.chmod(home, _home_mode())
-    elif os.geteuid() == 0 and not info.st_mode & 0o001:
+    # Looked at once more: another starter gives its new home the right mode before it puts anything in.
+    elif os.geteuid() == 0 and not os.lstat(home).st_mode & 0o001:
         raise EmbeddedError(
             f"{home} is closed to the user that runs the server for root: chmod o+x it, "
             "or set PGQUEUE_HOME to a directory of its own"

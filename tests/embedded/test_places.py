@@ -17,7 +17,7 @@ import pytest
 from pgqueue import embedded
 from pgqueue.embedded import binaries, runtime
 from pgqueue.embedded.account import Account, server_account
-from pgqueue.embedded.paths import Layout
+from pgqueue.embedded.paths import Layout, prepare
 from pgqueue.errors import EmbeddedError
 
 from .processes import FAST, postmaster, query, stopped
@@ -176,6 +176,22 @@ def test_binaries_out_of_reach_that_cannot_be_copied_are_refused(room: Path) -> 
 
     with pytest.raises(EmbeddedError, match="cannot run"):
         runtime.reachable(binaries.Binaries(closed, "18.0", None), nobody, Layout(room / "home"))
+
+
+@needs_root
+def test_home_that_another_starter_finishes_meanwhile_is_taken(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = room / "home"
+    home.mkdir(mode=0o700)
+    listed = os.listdir
+
+    def other_was_faster(path: Path) -> list[str]:
+        home.chmod(0o755)
+        (home / "start.lock").touch()
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", other_was_faster)
+    prepare(Layout(home))
+    assert stat.S_IMODE(home.stat().st_mode) == 0o755
 
 
 @pytest.mark.skipif(not (PG15 / "postgres").exists(), reason="no PostgreSQL 15 on this system")
