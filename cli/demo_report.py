@@ -10,6 +10,7 @@ from pgqueue.ids import tail
 
 
 def tasks_of(count: int) -> str:
+    """The count in words: 1 task, 2 tasks."""
     return f"{count:,} task{'' if count == 1 else 's'}"
 
 

@@ -46,6 +46,18 @@ SESSION: Mapping[str, str] = {
 }
 
 
+DIALECT = "postgresql+psycopg://"
+ENGINE: Mapping[str, Any] = {
+    "max_overflow": 0,
+    "pool_timeout": 30,
+    "isolation_level": "READ COMMITTED",
+    # A payload must not get into a log or a traceback.
+    "hide_parameters": True,
+    # Else each connection asks the catalogue for a type that we do not use.
+    "use_native_hstore": False,
+}
+
+
 class Database:
     """One database as this process sees it: sync and async engines, made on first use, per process.
 
@@ -114,14 +126,7 @@ class Database:
         with self._lock:
             if self._engine is None:
                 self._engine = create_engine(
-                    "postgresql+psycopg://",
-                    creator=lambda: self._connect(url),
-                    pool_size=self.pool_size,
-                    max_overflow=0,
-                    pool_timeout=30,
-                    isolation_level="READ COMMITTED",
-                    hide_parameters=True,
-                    use_native_hstore=False,
+                    DIALECT, creator=lambda: self._connect(url), pool_size=self.pool_size, **ENGINE
                 )
                 sa.event.listen(self._engine, "handle_error", _drop_stale_plans)
             return self._engine
@@ -133,14 +138,7 @@ class Database:
         with self._lock:
             if self._async_engine is None:
                 self._async_engine = create_async_engine(
-                    "postgresql+psycopg://",
-                    async_creator=lambda: self._aconnect(url),
-                    pool_size=self.pool_size,
-                    max_overflow=0,
-                    pool_timeout=30,
-                    isolation_level="READ COMMITTED",
-                    hide_parameters=True,
-                    use_native_hstore=False,
+                    DIALECT, async_creator=lambda: self._aconnect(url), pool_size=self.pool_size, **ENGINE
                 )
                 sa.event.listen(self._async_engine.sync_engine, "handle_error", _drop_stale_plans)
             return self._async_engine
