@@ -13,7 +13,7 @@ export PIP_NO_INPUT := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
 
-.PHONY: help demo test lint stress bench wheel lock clean venv runtime dev
+.PHONY: help demo test lint stress mutants bench wheel lock clean venv runtime dev
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{ printf "  make %-8s%s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ lint: dev  ## ruff, mypy --strict, the import contracts
 stress: dev  ## minutes of load and of killed workers
 	@$(BIN)/python -m pytest -qq --collect-only -m stress $(ARGS) >/dev/null 2>&1; \
 	if test $$? = 5; then echo "no stress tests yet" >&2; else $(PYTEST) -m stress $(ARGS); fi
+
+mutants: dev  ## bugs planted one by one, each of which the suite must find (ARGS="01 07")
+	@$(BIN)/python -m tests.mutants.run $(ARGS)
 
 bench: runtime  ## rates beside the floor of the same run (BENCH=drain)
 	@$(BIN)/python -m benchmarks $(or $(BENCH),drain)

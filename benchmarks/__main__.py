@@ -45,5 +45,23 @@ def drain(
     click.echo(json.dumps(result, indent=2) if as_json else report(result))
 
 
+@main.command()
+@click.option("--database-url", envvar="PGQUEUE_DATABASE_URL", default="embedded", show_default=True)
+@click.option("--tasks", type=click.IntRange(1), default=50_000, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: settings, server, summary, every run.")
+def journal(database_url: str, tasks: int, rounds: int, *, as_json: bool) -> None:
+    """The same drain with the default journal and with the full one."""
+    from .drain import Failed, Settings
+    from .journal import measure, report
+
+    settings = Settings(tasks=tasks, rounds=rounds, handlers=("async",))
+    try:
+        result = measure(database_url, settings, tell=partial(click.echo, err=True))
+    except (PgqueueError, Failed) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(result, indent=2) if as_json else report(result))
+
+
 if __name__ == "__main__":
     main(prog_name="python -m benchmarks")

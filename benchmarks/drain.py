@@ -18,7 +18,7 @@ from typing import Any
 from .server import SCHEMA, Bench, bench, cpu_of
 from .worker import HANDLERS, app_over
 
-__all__ = ["Failed", "Settings", "measure", "report"]
+__all__ = ["Failed", "Run", "Settings", "drain_once", "measure", "report", "spread"]
 
 FLOOR = "floor"
 _ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +66,7 @@ def measure(url: str, settings: Settings, *, tell: Callable[[str], None]) -> dic
         for number in range(settings.rounds):
             shift = number % len(contestants)
             for who in contestants[shift:] + contestants[:shift]:
-                run = _drain(own, who, number + 1, settings)
+                run = drain_once(own, who, number + 1, settings)
                 tell(f"round {run.round}  {run.who:5}  {run.rate:9,.0f} tasks/s")
                 runs.append(run)
     return {
@@ -79,7 +79,8 @@ def measure(url: str, settings: Settings, *, tell: Callable[[str], None]) -> dic
     }
 
 
-def _drain(own: Bench, who: str, number: int, settings: Settings) -> Run:
+def drain_once(own: Bench, who: str, number: int, settings: Settings) -> Run:
+    """Load, and let one process drain it: the floor, or a worker with handlers of that kind."""
     enqueue_rate, last = _load(own, who, settings.tasks)
     own.settle_down()
     if who == FLOOR:
@@ -173,16 +174,17 @@ def _summary(runs: Sequence[Run], who: str) -> dict[str, Any]:
     mine = [run for run in runs if run.who == who]
     floors = [run for run in runs if run.who == FLOOR]
     ratios = [one.rate / floor.rate for one, floor in zip(mine, floors, strict=True)]
-    figures: dict[str, Any] = {"rate": _spread([run.rate for run in mine])}
+    figures: dict[str, Any] = {"rate": spread([run.rate for run in mine])}
     if who != FLOOR:
-        figures["ratio_to_floor"] = _spread(ratios)
+        figures["ratio_to_floor"] = spread(ratios)
     for name in ("enqueue_rate", "worker_cpu", "server_cpu", "wal_bytes_per_task", "commits_per_task"):
         values = [getattr(run, name) for run in mine]
-        figures[name] = None if None in values else _spread(values)
+        figures[name] = None if None in values else spread(values)
     return figures
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, lowest and highest."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 

@@ -44,7 +44,10 @@ COMMANDS: Mapping[str, Lazy | Nested] = {
     "cancel": Lazy("verbs", "cancel", "Cancel pending tasks; ask running ones to stop."),
     "dismiss": Lazy("verbs", "dismiss", "Close dead tasks for good."),
     "release": Lazy("verbs", "release", "Take running tasks from their holders."),
-    "reap": Lazy("verbs", "reap", "Return what expired leases hold."),
+    "reschedule": Lazy("verbs", "reschedule", "Change when pending tasks become due, or their priority."),
+    "reap": Lazy("verbs", "reap", "Return what expired leases hold, and look at parents."),
+    "prune": Lazy("prune", "prune", "Delete what finished long ago."),
+    "audit": Lazy("audit", "audit", "Compare the full journal with the rows."),
     "db": Nested(
         "Bring the schema up or down, and check it.",
         {
@@ -53,6 +56,7 @@ COMMANDS: Mapping[str, Lazy | Nested] = {
             "current": Lazy("schema", "current", "Print the schema's revision."),
             "check": Lazy("schema", "check", "Check that schema and program fit."),
             "sql": Lazy("schema", "sql", "Print the SQL of an upgrade."),
+            "journal": Lazy("audit", "journal", "Print what the journal holds, or change it."),
         },
     ),
     "migrate": Lazy("schema", "upgrade", "The same as `db upgrade`."),

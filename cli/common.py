@@ -136,20 +136,18 @@ class SinceText(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gen
             return value
         if "-" not in value and ":" not in value:
             return keys.parse_duration(value, field=_field(param))
-        try:
-            instant = datetime.fromisoformat(value)
-        except ValueError:
-            raise InputError(
-                f"{_field(param)} cannot be {keys.shown(value)}; write how long ago (2h, 3d), or an instant such as"
-                " 2026-01-31T08:00:00Z",
-                field=_field(param),
-            ) from None
-        if instant.utcoffset() is None:
-            raise InputError(
-                f"{_field(param)} {keys.shown(value)} has no time zone; write its offset, such as 2026-01-31T08:00:00Z",
-                field=_field(param),
-            )
-        return keys.check_instant(instant, field=_field(param))
+        return _instant(value, _field(param), "how long ago (2h, 3d), or an instant")
+
+
+class InstantText(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since Click 8.4
+    """An ISO instant with its zone."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        from datetime import datetime
+
+        return value if isinstance(value, datetime) else _instant(value, _field(param), "an instant")
 
 
 class IdText(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since Click 8.4
@@ -174,11 +172,28 @@ class IdText(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 
 DURATION: Final = DurationText()
 SINCE: Final = SinceText()
+INSTANT: Final = InstantText()
 ID: Final = IdText()
 
 
 def _field(param: click.Parameter | None) -> str:
     return (param.name if param is not None else None) or "duration"
+
+
+def _instant(text: str, field: str, wanted: str) -> datetime:
+    from datetime import datetime
+
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            f"{field} cannot be {keys.shown(text)}; write {wanted} such as 2026-01-31T08:00:00Z", field=field
+        ) from None
+    if instant.utcoffset() is None:
+        raise InputError(
+            f"{field} {keys.shown(text)} has no time zone; write its offset, such as 2026-01-31T08:00:00Z", field=field
+        )
+    return keys.check_instant(instant, field=field)
 
 
 # -- who asks, and as what

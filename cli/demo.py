@@ -21,8 +21,9 @@ def demo(directory: str | None, workers: int, kill_one: bool, database_url: str 
     """See the queue at work on real files.
 
     Makes an inventory of DIR, by default of the running Python's standard library: one task per file, one at a time
-    and in order in each folder. A few tasks must fail. In the end every total is compared with a direct walk of the
-    same files: exit code 0 says that all agree and that only those tasks are dead which had to be.
+    and in order in each folder; a summary per folder, which depends on its files; a total, which depends on the
+    summaries. A few tasks must fail, and so be missing there. In the end every total is compared with a direct walk of
+    the same files: exit code 0 says that all agree and that only those tasks are dead which had to be.
 
     Uses the embedded server, unless --database-url names another; variables are not asked. Its tasks wait in a queue
     of their own. Folders named __pycache__, site-packages or like a cache are skipped.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 from uuid import UUID
 
 from pgqueue.ids import tail
+
+_BRANCHES: Final = 5
+"""Folders that the report shows under the total."""
 
 
 def tasks_of(count: int) -> str:
@@ -22,6 +26,25 @@ class Dead:
     tail: str
     file: str
     error: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """What one summary says. name: its folder, from where the demo looked; empty for the total."""
+
+    id: str
+    tail: str
+    name: str
+    files: int
+    missing: int
+    bytes: int
+    lines: int
+
+
+def branches(summaries: Iterable[Branch]) -> list[Branch]:
+    """Those that are shown: the total, the folders that miss most, and the largest."""
+    found = sorted(summaries, key=lambda one: (one.name != "", -one.missing, -one.bytes, one.name))
+    return found[: _BRANCHES + 1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +74,12 @@ class Report:
     attempts: int
     seconds: float
     """From the first start of a task to the last end, by the server's clock."""
+    summaries: int
+    """Tasks that add others up: one per folder, and the total."""
+    missing: int
+    """Files that the total misses."""
+    tree: list[Branch]
+    """The total, and a few of the folders under it."""
     dead: list[Dead]
     kill_one: bool
     kill: Kill | None

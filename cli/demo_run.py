@@ -24,17 +24,17 @@ from uuid import UUID
 import sqlalchemy as sa
 
 import pgqueue
-from pgqueue import demo, embedded, migrate
+from pgqueue import demo, demo_sums, embedded, migrate
 from pgqueue.client import Client
 from pgqueue.database import EMBEDDED, Database, mask
 from pgqueue.errors import InputError, PgqueueError
 from pgqueue.ids import tail
 from pgqueue.lifecycle import ACTIVE, Status
-from pgqueue.options import NewTask
 from pgqueue.task import Task
 
 from .common import open_database, program
-from .demo_report import Dead, Kill, Report, tasks_of
+from .demo_plan import Plan
+from .demo_report import Branch, Dead, Kill, Report, branches, tasks_of
 from .demo_screen import Teller, teller
 from .errors import tell
 
@@ -273,6 +273,7 @@ class _Run:
         self._show = show
         self._id = uuid.uuid4().hex[:6]
         self._queue = f"demo-{self._id}"
+        self._plan = Plan(self._id, self._queue)
         self._scratch = place / "scratch"
         self._ids: list[UUID] = []
         self._kill: Kill | None = None
@@ -314,14 +315,13 @@ class _Run:
         closed = sum(folder.error is not None for folder in tree_)
         if closed:
             self._show.say(f"left out: {closed:,} folders that cannot be read")
-        total = sum(len(folder.names) for folder in (*tree_, *scratch))
-        chunk: list[NewTask] = []
-        for task in (*self._new(tree_, self._root), *self._new(scratch, os.fsencode(self._place))):
-            chunk.append(task)
-            if len(chunk) == _CHUNK or len(self._ids) + len(chunk) == total:
-                self._ids += [made.id for made in self._client.enqueue_many(chunk)]
-                self._show.enqueued(len(self._ids), total)
-                chunk.clear()
+        self._plan.add(tree_, self._root)
+        self._plan.add(scratch, os.fsencode(self._place))
+        self._plan.close()
+        tasks = self._plan.tasks
+        for start in range(0, len(tasks), _CHUNK):
+            self._ids += [made.id for made in self._client.enqueue_many(tasks[start : start + _CHUNK])]
+            self._show.enqueued(len(self._ids), len(tasks))
         spoil_scratch(self._scratch)
         listed = [os.path.join(folder.path, name) for folder in scratch for name in folder.names]
         return {demo.encoded(path): demo.measured(path) for path in listed}
@@ -335,12 +335,6 @@ class _Run:
 
     def _folders(self, root: bytes) -> list[demo.Folder]:
         return list(demo.folders(root, without=self._without))
-
-    def _new(self, folders: Sequence[demo.Folder], root: bytes) -> Iterator[NewTask]:
-        for folder in folders:
-            inventory = demo.inventory.using(queue=self._queue, agent=demo.agent_of(self._id, root, folder.path))
-            for name in folder.names:
-                yield inventory.new(path=demo.encoded(os.path.join(folder.path, name)))
 
     # -- work
 
@@ -405,12 +399,16 @@ class _Run:
     # -- check
 
     def _report(self, doomed: Mapping[str, demo.Measure | str]) -> Report:
-        tasks = self._read()
-        walked = demo.walk(self._root, without=self._without)
-        wrong_order = demo.disorder(tasks)
-        differences = demo.compare({**walked, **doomed}, tasks) + wrong_order
+        everything = self._read()
+        tasks = [task for task in everything if task.id not in self._plan.parents]
+        sums = [task for task in everything if task.id in self._plan.parents]
+        expected = {**demo.walk(self._root, without=self._without), **doomed}
+        wrong_order = demo.disorder(tasks) + demo_sums.early(everything, self._plan.parents)
+        differences = demo.compare(expected, tasks)
+        differences += demo_sums.compare(demo.by_folder(expected), sums) + wrong_order
         totals = demo.Totals.of(demo.results(tasks))
         dead = [task for task in tasks if task.status is Status.DEAD]
+        tree_ = branches(map(self._branch, filter(demo_sums.is_whole, sums)))
         if differences:
             shutil.rmtree(self._scratch, ignore_errors=True)
         else:
@@ -425,14 +423,17 @@ class _Run:
             bytes=totals.bytes,
             lines=totals.lines,
             digest=totals.digest,
-            tasks=len(tasks),
-            completed=sum(task.status is Status.COMPLETED for task in tasks),
-            attempts=sum(task.attempts for task in tasks),
-            seconds=_seconds(tasks),
+            tasks=len(everything),
+            completed=sum(task.status is Status.COMPLETED for task in everything),
+            attempts=sum(task.attempts for task in everything),
+            seconds=_seconds(everything),
+            summaries=len(sums),
+            missing=tree_[0].missing if tree_ else 0,
+            tree=tree_,
             dead=[self._dead(task) for task in dead],
             kill_one=self._request.kill_one,
             kill=self._kill,
-            rerun_ids=[str(task.id) for task in tasks if task.attempts > 1],
+            rerun_ids=[str(task.id) for task in everything if task.attempts > 1],
             ordered=not wrong_order,
             differences=differences,
             commands=[self._command(words) for words in self._next(dead)],
@@ -451,10 +452,21 @@ class _Run:
                 break
         return found[::-1]
 
+    def _shown(self, path: str) -> str:
+        """A path of ours as people read it: from where we looked."""
+        root = demo.encoded(self._root)
+        if path == root:
+            return "."
+        return path.removeprefix(f"{demo.encoded(os.fsencode(self._place))}/").removeprefix(f"{root.rstrip('/')}/")
+
+    def _branch(self, task: Task) -> Branch:
+        folder, found = demo_sums.folder_of(task), demo_sums.Sum.of(task.result)
+        name = self._shown(folder) if folder else ""
+        return Branch(str(task.id), tail(task.id), name, found.files, found.missing, found.bytes, found.lines)
+
     def _dead(self, task: Task) -> Dead:
         path = demo.path_of(task)
-        base = demo.encoded(os.fsencode(self._place))
-        file = path.removeprefix(f"{base}/").removeprefix(f"{demo.encoded(self._root)}/")
+        file = self._shown(path)
         error = demo.first_line(task.last_error).removesuffix(f" ({path})")
         return Dead(str(task.id), tail(task.id), file, error)
 
@@ -465,6 +477,7 @@ class _Run:
             yield f"show {name}"
             yield f"retry {name}"
             yield self._work()
+        yield f"show {self._short(self._plan.total)} --payload"
         yield "stats"
 
     def _work(self) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.progress import TaskID
+    from rich.table import Table
 
     from .demo_report import Report
 
@@ -133,6 +134,9 @@ def show(report: Report) -> None:
     else:
         for name, text in rows(report):
             click.echo(f"{name}\t{text}")
+        for one in report.tree:
+            words = (one.tail, one.name or "total", one.files, one.missing, one.bytes, one.lines)
+            click.echo("\t".join(("sum", *map(str, words))))
         for dead in report.dead:
             click.echo(f"dead\t{dead.tail}\t{dead.file}\t{dead.error}")
         for line in report.commands:
@@ -151,6 +155,9 @@ def draw(screen: Console, report: Report) -> None:
         table.add_row(name, Text(text, style=_style(name, report)))
     screen.print()
     screen.print(table)
+    if report.tree:
+        screen.print()
+        screen.print(_tree(report))
     if report.dead:
         screen.print()
         failures = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -167,6 +174,28 @@ def draw(screen: Console, report: Report) -> None:
         screen.print(Text(f"  {line}", style="green"), soft_wrap=True)
 
 
+def _tree(report: Report) -> Table:
+    """The total, and under it the folders."""
+    from rich.table import Table
+    from rich.text import Text
+
+    sums = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    sums.add_column("SUM", no_wrap=True)
+    sums.add_column("OF", overflow="fold")
+    for header in ("FILES", "MISSING", "BYTES", "LINES"):
+        sums.add_column(header, justify="right", no_wrap=True)
+    for one in report.tree:
+        numbers = (one.files, one.missing, one.bytes, one.lines)
+        style = "red" if one.missing else ""
+        sums.add_row(
+            one.tail, Text(f"└ {one.name}" if one.name else "total"), *(f"{n:,}" for n in numbers), style=style
+        )
+    more = report.summaries - len(report.tree)
+    if more > 0:
+        sums.add_row("", Text(f"└ and {more:,} more"))
+    return sums
+
+
 def _style(name: str, report: Report) -> str:
     return {"totals": "green" if report.matches else "red", "killed": "yellow"}.get(name, "")
 
@@ -179,6 +208,10 @@ def rows(report: Report) -> Iterator[tuple[str, str]]:
     yield (
         "tasks",
         f"{report.tasks:,} by {report.workers} workers in {report.seconds:.1f} s: {report.rate:,.0f} a second",
+    )
+    yield (
+        "sums",
+        f"{report.summaries:,}, each after the last of its files; the total misses {_many(report.missing, 'file')}",
     )
     again = f"{report.rerun:,} ran more than once" if report.rerun else "each ran once"
     yield "attempts", f"{report.attempts:,}: {again}"

@@ -9,7 +9,7 @@ from pgqueue.errors import PayloadError
 from pgqueue.payload import decode
 
 if TYPE_CHECKING:
-    from pgqueue.task import Task, TaskEvent
+    from pgqueue.task import Parent, Task, TaskEvent
 
 _CONTENT: Final = ("payload", "result")
 """What tasks carry, which is shown only where somebody asks for it."""
@@ -28,6 +28,11 @@ def task_record(task: Task, *, content: bool = False) -> dict[str, Any]:
 
 def event_record(event: TaskEvent) -> dict[str, Any]:
     return dataclasses.asdict(event)
+
+
+def parent_record(parent: Parent) -> dict[str, Any]:
+    """All but what it returned."""
+    return {field.name: getattr(parent, field.name) for field in dataclasses.fields(parent) if field.repr}
 
 
 def _decoded(text: str | None) -> Any:

@@ -127,22 +127,29 @@ def events(client: Client, task_id: str) -> None:
     """List what happened to a task.
 
     Oldest first: failed attempts, releases, expired leases, and what people did. What can be read off the task itself
-    is not here.
+    is here only where the journal is full.
     """
     from .output import Column, listing
     from .records import event_record
 
     found = client.events(client.find(task_id))
     columns: list[Column[TaskEvent]] = [
-        Column("at", lambda event: event.at, 20, short=lambda event: f"{event.at:%Y-%m-%d %H:%M:%SZ}"),
+        Column("at", lambda event: event.at, 20, leave=1, short=lambda event: f"{event.at:%Y-%m-%d %H:%M:%SZ}"),
         Column("event", lambda event: event.event, 7),
-        Column("from", lambda event: event.from_status, 7, leave=4),
-        Column("to", lambda event: event.to_status.value, 7),
-        Column("try", lambda event: event.attempt, 3, leave=1),
-        Column("by", lambda event: event.by, 8, leave=3),
-        Column("detail", lambda event: event.detail, 12, leave=2, short=lambda event: first_line(event.detail)),
+        Column("from", lambda event: event.from_status, 7, leave=5),
+        Column("to", lambda event: event.to_status.value, 7, leave=3),
+        Column("try", lambda event: event.attempt, 3, leave=2),
+        Column("by", lambda event: event.by, 8, leave=4),
+        # Why it happened is what people look for: it stays on the narrowest terminal.
+        Column("detail", _detail, 12, short=lambda event: first_line(_detail(event))),
     ]
     listing(found, columns, event_record)
+
+
+def _detail(event: TaskEvent) -> str | None:
+    if event.detail is not None or not isinstance(event.changes, dict):
+        return event.detail
+    return ", ".join(f"{name} {value}" for name, value in event.changes.items() if value is not None)
 
 
 @click.command(epilog="\b\nExample:\n  pgqueue stats --json")

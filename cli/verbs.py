@@ -1,23 +1,28 @@
-"""What people do to tasks: `retry`, `cancel`, `dismiss`, `release`; and `reap`."""
+"""What people do to tasks: `retry`, `cancel`, `dismiss`, `release`, `reschedule`; and `reap`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import click
 
+from pgqueue import keys
+from pgqueue.config import Limits
 from pgqueue.errors import AmbiguousId, Refused, RetryTransaction, TaskNotFound
 from pgqueue.ids import tail
 from pgqueue.lifecycle import ACTIVE, Status
 
-from .common import ID, json_option, leading_here, operator, wants_json, with_client
+from .common import DURATION, ID, INSTANT, json_option, leading_here, operator, same_place, wants_json, with_client
 from .errors import REFUSED, complain, tell
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from pgqueue.client import Client
-    from pgqueue.store import Reaped
+    from pgqueue.edges import Fate
+    from pgqueue.store import Reaped, Swept
 
 _ONE_TASKS: Final = (TaskNotFound, AmbiguousId, Refused, RetryTransaction)
 """Refusals that say nothing about the other tasks."""
@@ -125,31 +130,109 @@ def release(client: Client, ids: tuple[str, ...]) -> None:
     _each(client, ids, {Status.RUNNING}, act, "released")
 
 
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  pgqueue reschedule d8dd91 --delay 2h\n"
+    "  pgqueue reschedule d8dd91 47c0f2 --not-before 2026-01-31T08:00:00Z --priority 5"
+)
+@ids_argument
+@click.option("--delay", type=DURATION, help="How long until it is due, such as 30s or 2h.")
+@click.option("--not-before", metavar="INSTANT", type=INSTANT, help="When it is due; a past time is now.")
+@click.option("--priority", type=int, help=f"{Limits.PRIORITY[0]} … {Limits.PRIORITY[1]}, higher first.")
+@json_option
+@with_client
+def reschedule(
+    client: Client,
+    ids: tuple[str, ...],
+    delay: timedelta | None,
+    not_before: datetime | None,
+    priority: int | None,
+) -> None:
+    """Change when pending tasks become due, or their priority.
+
+    With the priority alone a task keeps its place by time. What waits for parents or conditions goes on waiting.
+    """
+    if delay is not None and not_before is not None:
+        raise click.UsageError("--delay and --not-before exclude each other: give one of them")
+    if delay is None and not_before is None and priority is None:
+        raise click.UsageError("Nothing to change: give --delay, --not-before or --priority")
+    if priority is not None:
+        keys.check_int(priority, field="priority", low=Limits.PRIORITY[0], high=Limits.PRIORITY[1])
+
+    def act(task_id: UUID, by: str) -> Status:
+        return client.reschedule(task_id, delay=delay, not_before=not_before, priority=priority, by=by).status
+
+    _each(client, ids, {Status.PENDING}, act, "rescheduled")
+
+
 _REAP_BATCH: Final = 100
+_SWEEP_BATCH: Final = 1_000
 
 
-@click.command(epilog="\b\nExample:\n  pgqueue reap\n\nColumns when piped: id, status, queue, agent, owner.")
+class _Returned(NamedTuple):
+    """A line of what `reap` did: to the task of an expired lease, or to one that waits for another."""
+
+    id: UUID
+    status: Status | None = None
+    queue: str | None = None
+    agent: str | None = None
+    owner: str | None = None
+    parent: UUID | None = None
+    fate: Fate | None = None
+
+
+@click.command(
+    epilog="\b\nExample:\n  pgqueue reap\n\n"
+    "Columns when piped: id, status, queue, agent, owner, parent, fate. Of a lease the last two are empty; of a parent"
+    " the four before them are. Fates: wait, lift, fail, let_go."
+)
 @json_option
 @with_client
 def reap(client: Client) -> None:
-    """Return what expired leases hold.
+    """Return what expired leases hold, and look at parents.
 
-    Every worker does this by itself; by hand it helps where none runs. Lists what was returned, and what it became.
+    Every worker does this by itself; by hand it helps where none runs. Lists the tasks of the leases, and what became
+    of them; then tasks that wait for parents whose end, or absence, was still to be looked at.
     """
-    import dataclasses
-
     from .output import Column, listing
 
+    leases, edges = _reap(client), _sweep(client)
+    done = [_Returned(one.id, one.status, one.queue, one.agent, one.owner) for one in leases]
+    done += [_Returned(edge.child, parent=edge.parent, fate=edge.fate) for edge in edges]
+    columns: list[Column[_Returned]] = [
+        Column("id", lambda one: one.id, 7, short=lambda one: tail(one.id)),
+        Column("status", lambda one: one.status, 9),
+        Column("queue", lambda one: one.queue, 7, leave=1),
+        Column("agent", lambda one: one.agent, 7, leave=2),
+        Column("owner", lambda one: one.owner, 10),
+        Column("parent", lambda one: one.parent, 7, short=lambda one: one.parent and tail(one.parent)),
+        Column("fate", lambda one: one.fate, 6),
+    ]
+    listing(done, columns, _Returned._asdict)
+    if _edges_are_due(client):
+        tell(f"parents are left for later, since somebody has a task locked; run `pgqueue reap{same_place()}` again")
+    elif not done:
+        tell("no lease has run out, and no parent is to be looked at")
+
+
+def _reap(client: Client) -> list[Reaped]:
     done: list[Reaped] = []
     while batch := client.reap(limit=_REAP_BATCH):
         done += batch
-    columns: list[Column[Reaped]] = [
-        Column("id", lambda reaped: reaped.id, 7, short=lambda reaped: tail(reaped.id)),
-        Column("status", lambda reaped: reaped.status.value, 9),
-        Column("queue", lambda reaped: reaped.queue, 7, leave=1),
-        Column("agent", lambda reaped: reaped.agent, 7, leave=2),
-        Column("owner", lambda reaped: reaped.owner, 10),
-    ]
-    listing(done, columns, dataclasses.asdict)
-    if not done:
-        tell("no lease has run out")
+    return done
+
+
+def _sweep(client: Client) -> list[Swept]:
+    """What became of the edges that were due, but for those that somebody has locked."""
+    from pgqueue.edges import Fate
+
+    done: list[Swept] = []
+    while looked_at := [edge for edge in client.sweep(limit=_SWEEP_BATCH) if edge.fate is not Fate.LATER]:
+        done += looked_at
+    return done
+
+
+def _edges_are_due(client: Client) -> bool:
+    with client.database.autocommit() as connection:
+        wait, _ = client.store.next_look(connection)
+    return wait is not None and wait <= 0

@@ -12,7 +12,7 @@ from pgqueue.config import WorkerConfig
 from pgqueue.errors import InputError
 from pgqueue.keys import format_duration
 
-from .common import DURATION, app_dir_option, database_options, hints_lead_here
+from .common import DURATION, DurationText, app_dir_option, database_options, hints_lead_here
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -35,11 +35,20 @@ class Names(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
         return names
 
 
+class RetentionText(DurationText):
+    """A duration, or `off`."""
+
+    name = "retention"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "off" else super().convert(value, param, ctx)
+
+
 def setting(field: str, *names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
     """An option for one field of WorkerConfig. Its variable is PGQUEUE_WORKER_<FIELD>; unset is not a default."""
     default = _DEFAULTS.get(field)
     if default is not None and not isinstance(default, bool) and default != ():
-        shown = format_duration(default) if attributes.get("type") is DURATION else str(default)
+        shown = format_duration(default) if isinstance(attributes.get("type"), DurationText) else str(default)
         attributes["help"] = f"{attributes['help']}  [default: {shown}]"
     if not attributes.get("required"):
         attributes["default"] = None  # else a flag that nobody set would be False
@@ -49,11 +58,13 @@ def setting(field: str, *names: str, **attributes: Any) -> Callable[[Decorated],
 @click.command(
     epilog="\b\nExamples:\n"
     "  pgqueue worker --app shop.tasks:app -q mail,default -c 50\n"
+    "  pgqueue worker --app shop.tasks:app --offer gpu --offer licence\n"
     "  pgqueue worker --app shop.tasks:app --burst"
 )
 @setting("app", "--app", metavar="MODULE:NAME", required=True, help="The App whose actions it runs.")
 @app_dir_option
 @setting("queues", "-q", "--queues", type=Names(), multiple=True, help="Only these queues.  [default: its actions']")
+@setting("offers", "--offer", type=Names(), multiple=True, help="A condition that holds here; may be repeated.")
 @setting("concurrency", "-c", "--concurrency", type=int, help="How many handlers run at once.")
 @setting("burst", "--burst/--no-burst", help="Stop when nothing is due.")
 @setting("lease", "--lease", type=DURATION, help="How long a claim holds without a renewal.")
@@ -64,6 +75,7 @@ def setting(field: str, *names: str, **attributes: Any) -> Callable[[Decorated],
 @setting("maintenance", "--maintenance", type=DURATION, help="How often, at least, the reaper looks.")
 @setting("name", "--name", help="What leases show as their owner.  [default: host:pid and some digits]")
 @setting("batch", "--batch", type=int, help="How many tasks one claim takes at the most.")
+@setting("retention", "--retention", type=RetentionText(), help="How long finished tasks are kept; or off.")
 @database_options
 def worker(app: str, app_dir: str | None, database_url: str | None, schema: str | None, **settings: Any) -> None:
     """Run a worker until it is told to stop.
@@ -75,7 +87,8 @@ def worker(app: str, app_dir: str | None, database_url: str | None, schema: str 
 
     from .locate import aim, load_app
 
-    settings["queues"] = [name for names in settings["queues"] or () for name in names] or None
+    for several in ("queues", "offers"):
+        settings[several] = [name for names in settings[several] or () for name in names] or None
     options = {name: value for name, value in settings.items() if value is not None}
     WorkerConfig.of(options)  # a setting out of range is said before anything is imported
     found = load_app(app, app_dir)

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from .context import Interrupted as Interrupted
     from .errors import AmbiguousId as AmbiguousId
     from .errors import AppNotFound as AppNotFound
+    from .errors import CircularDependency as CircularDependency
     from .errors import ConfigError as ConfigError
     from .errors import DatabaseError as DatabaseError
     from .errors import EmbeddedError as EmbeddedError
     from .errors import InputError as InputError
+    from .errors import JournalOff as JournalOff
     from .errors import KeyHeld as KeyHeld
     from .errors import LeaseNotHeld as LeaseNotHeld
     from .errors import NoDatabase as NoDatabase
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
     from .errors import UnknownAction as UnknownAction
     from .errors import WrongIsolation as WrongIsolation
     from .ids import new_id as new_id
+    from .journal import Audit as Audit
+    from .journal import Drift as Drift
+    from .journal import Gap as Gap
+    from .keys import boot_update_dedupe_key as boot_update_dedupe_key
+    from .keys import workflow_dedupe_key as workflow_dedupe_key
     from .lifecycle import Event as Event
     from .lifecycle import Status as Status
     from .lifecycle import can_transition as can_transition
@@ -47,8 +54,11 @@ if TYPE_CHECKING:
     from .outcome import RetryAfter as RetryAfter
     from .outcome import Snooze as Snooze
     from .task import Claimed as Claimed
+    from .task import Gated as Gated
     from .task import Lease as Lease
     from .task import Page as Page
+    from .task import Parent as Parent
+    from .task import Pruned as Pruned
     from .task import Renewed as Renewed
     from .task import Settled as Settled
     from .task import Task as Task
@@ -61,10 +71,12 @@ _HOMES = {
     "errors": (
         "AmbiguousId",
         "AppNotFound",
+        "CircularDependency",
         "ConfigError",
         "DatabaseError",
         "EmbeddedError",
         "InputError",
+        "JournalOff",
         "KeyHeld",
         "LeaseNotHeld",
         "NoDatabase",
@@ -80,10 +92,12 @@ _HOMES = {
         "WrongIsolation",
     ),
     "ids": ("new_id",),
+    "journal": ("Audit", "Drift", "Gap"),
+    "keys": ("boot_update_dedupe_key", "workflow_dedupe_key"),
     "lifecycle": ("Event", "Status", "can_transition"),
     "options": ("Enqueued", "NewTask", "Options"),
     "outcome": ("Permanent", "RetryAfter", "Snooze"),
-    "task": ("Claimed", "Lease", "Page", "Renewed", "Settled", "Task", "TaskEvent"),
+    "task": ("Claimed", "Gated", "Lease", "Page", "Parent", "Pruned", "Renewed", "Settled", "Task", "TaskEvent"),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -10,7 +10,7 @@ import functools
 import itertools
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from sqlalchemy import Connection
@@ -21,9 +21,11 @@ from .database import Database, translated
 from .errors import DatabaseError, InputError, OutcomeUnknown, RetryTransaction
 from .guest import ajoined, joined
 from .ids import new_id
+from .keys import refuse, shown
 from .options import Enqueued, NewTask, Options
 from .payload import JSON
 from .store import Store
+from .task import Gated
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -37,12 +39,15 @@ T = TypeVar("T")
 
 _ENDS_TASKS = frozenset(
     {"complete", "fail", "bury", "release", "snooze", "acknowledge_cancel", "cancel", "dismiss", "evict", "reap"}
+    | {"set_gate", "sweep", "prune"}
 )
 """Verbs that look again after locking, and so need a READ COMMITTED transaction when they join a caller's."""
 
 _REPEATABLE = frozenset(
     {"complete", "fail", "bury", "release", "snooze", "acknowledge_cancel", "renew", "report_progress"}
-    | {"get", "list_tasks", "count_tasks", "stats", "events", "find"}
+    | {"get", "list_tasks", "count_tasks", "stats", "events", "find", "parents", "set_gate"}
+    | {"find_by_dedupe_key", "find_pending", "has_active"}
+    | {"journal", "set_journal", "audit"}
 )
 """Verbs that may be sent again when the connection broke: they read, write the same twice, or recognise their own first
 success.
@@ -65,6 +70,30 @@ def _async(
     @functools.wraps(verb)
     async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._run(verb, *args, **kwargs)
+
+    return method
+
+
+def _sync_gate(
+    verb: Callable[Concatenate[Store, Connection, P], Gated],
+) -> Callable[Concatenate[Client, P], Gated]:
+    @functools.wraps(verb)
+    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Gated:
+        gated = self._run(verb, *args, **kwargs)
+        self._look_at([gated.id] if gated else [])
+        return gated
+
+    return method
+
+
+def _async_gate(
+    verb: Callable[Concatenate[Store, Connection, P], Gated],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, Gated]]:
+    @functools.wraps(verb)
+    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Gated:
+        gated = await self._run(verb, *args, **kwargs)
+        await self._look_at([gated.id] if gated else [])
+        return gated
 
     return method
 
@@ -109,6 +138,7 @@ class _Face:
     def _adapted(self, verb: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
         """The verb, with what must be looked at first on this very connection."""
         name = verb.__name__
+        kwargs.update({option: _kept(value) for option, value in kwargs.items()})
         if name in ("claim", "claim_batch"):
             kwargs.setdefault("owner", self.owner)
         must_join = self._caller is not None and name in _ENDS_TASKS
@@ -166,12 +196,12 @@ class Client(_Face):
                 yield connection
 
     def _run(self, verb: Callable[Concatenate[Store, Connection, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        adapted = self._adapted(verb, kwargs)
+        adapted, kept = self._adapted(verb, kwargs), [_kept(one) for one in args]
         tries = _Tries(verb.__name__, joined=self._caller is not None)
         while True:
             try:
                 with self._transaction(autocommit=verb.__name__ in _ONE_STATEMENT) as connection:
-                    return adapted(self.store, connection, *args, **kwargs)  # type: ignore[no-any-return]
+                    return adapted(self.store, connection, *kept, **kwargs)  # type: ignore[no-any-return]
             except (DatabaseError, RetryTransaction) as error:
                 if not tries.again(error):
                     raise
@@ -190,18 +220,28 @@ class Client(_Face):
 
     def enqueue_new(self, task: NewTask, /) -> Enqueued:
         """Make one task from a value (`Action.new`). As `enqueue`."""
-        minted, task = "id" not in task.options, _with_id(task)
+        given, task = task, _with_id(task)
+        minted = given is not task
+        verb = Store.enqueue_child if task.options.get("depends_on") else Store.enqueue_new
         try:
-            return self._run(Store.enqueue_new, task)
+            made = self._run(verb, task)
         except DatabaseError as error:
             if self._caller is not None or not _broken(error):
                 raise
-        try:
-            return _made((self._run(Store.enqueue_new, task)), task, minted=minted)
-        except DatabaseError as error:
-            if not _broken(error):
-                raise
-            raise _unknown([task]) from error
+            try:
+                made = _made(self._run(verb, task), task, minted=minted)
+            except DatabaseError as again:
+                if not _broken(again):
+                    raise
+                raise _unknown([task]) from again
+        self._look_at(_children([made], [task]))
+        return made
+
+    def _look_at(self, children: Sequence[UUID]) -> None:
+        """Edges that the commit had to leave are looked at right away; where that fails, the workers do it."""
+        if children and self._caller is None:
+            with suppress(DatabaseError, RetryTransaction):
+                self._run(Store.sweep, children=children)
 
     def enqueue_many(self, tasks: Iterable[NewTask], /) -> list[Enqueued]:
         """Make many tasks from any iterable, of which it holds 1,000 at a time. Returns one `Enqueued` each, in order.
@@ -216,17 +256,19 @@ class Client(_Face):
 
     def _enqueue_chunk(self, chunk: list[NewTask], minted: set[UUID]) -> list[Enqueued]:
         try:
-            return self._run(Store.enqueue_chunk, chunk)
+            made = self._run(Store.enqueue_chunk, chunk)
         except DatabaseError as error:
             if self._caller is not None or not _broken(error):
                 raise
-        try:
-            again = self._run(Store.enqueue_chunk, chunk)
-        except DatabaseError as error:
-            if not _broken(error):
-                raise
-            raise _unknown(chunk) from error
-        return [_made(found, task, minted=found.id in minted) for found, task in zip(again, chunk, strict=True)]
+            try:
+                found = self._run(Store.enqueue_chunk, chunk)
+            except DatabaseError as again:
+                if not _broken(again):
+                    raise
+                raise _unknown(chunk) from again
+            made = [_made(one, task, minted=one.id in minted) for one, task in zip(found, chunk, strict=True)]
+        self._look_at(_children(made, chunk))
+        return made
 
     claim = _sync(Store.claim)
     claim_batch = _sync(Store.claim_batch)
@@ -242,13 +284,25 @@ class Client(_Face):
     retry = _sync(Store.retry)
     dismiss = _sync(Store.dismiss)
     evict = _sync(Store.evict)
+    reschedule = _sync(Store.reschedule)
+    set_gate = _sync_gate(Store.set_gate)
+    replace_pending_payload = _sync(Store.replace_pending_payload)
+    find_by_dedupe_key = _sync(Store.find_by_dedupe_key)
+    find_pending = _sync(Store.find_pending)
+    has_active = _sync(Store.has_active)
     get = _sync(Store.get)
+    parents = _sync(Store.parents)
     list_tasks = _sync(Store.list_tasks)
     count_tasks = _sync(Store.count_tasks)
     stats = _sync(Store.stats)
     events = _sync(Store.events)
     find = _sync(Store.find)
     reap = _sync(Store.reap)
+    journal = _sync(Store.journal)
+    set_journal = _sync(Store.set_journal)
+    audit = _sync(Store.audit)
+    sweep = _sync(Store.sweep)
+    prune = _sync(Store.prune)
 
 
 class AsyncClient(_Face):
@@ -286,10 +340,10 @@ class AsyncClient(_Face):
     async def _run(
         self, verb: Callable[Concatenate[Store, Connection, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        adapted = self._adapted(verb, kwargs)
+        adapted, kept = self._adapted(verb, kwargs), [_kept(one) for one in args]
 
         def call(connection: Connection) -> T:
-            return adapted(self.store, connection, *args, **kwargs)  # type: ignore[no-any-return]
+            return adapted(self.store, connection, *kept, **kwargs)  # type: ignore[no-any-return]
 
         tries = _Tries(verb.__name__, joined=self._caller is not None)
         while True:
@@ -306,18 +360,27 @@ class AsyncClient(_Face):
 
     async def enqueue_new(self, task: NewTask, /) -> Enqueued:
         """Make one task from a value (`Action.new`). As `enqueue`."""
-        minted, task = "id" not in task.options, _with_id(task)
+        given, task = task, _with_id(task)
+        minted = given is not task
+        verb = Store.enqueue_child if task.options.get("depends_on") else Store.enqueue_new
         try:
-            return await self._run(Store.enqueue_new, task)
+            made = await self._run(verb, task)
         except DatabaseError as error:
             if self._caller is not None or not _broken(error):
                 raise
-        try:
-            return _made((await self._run(Store.enqueue_new, task)), task, minted=minted)
-        except DatabaseError as error:
-            if not _broken(error):
-                raise
-            raise _unknown([task]) from error
+            try:
+                made = _made(await self._run(verb, task), task, minted=minted)
+            except DatabaseError as again:
+                if not _broken(again):
+                    raise
+                raise _unknown([task]) from again
+        await self._look_at(_children([made], [task]))
+        return made
+
+    async def _look_at(self, children: Sequence[UUID]) -> None:
+        if children and self._caller is None:
+            with suppress(DatabaseError, RetryTransaction):
+                await self._run(Store.sweep, children=children)
 
     async def enqueue_many(self, tasks: Iterable[NewTask] | AsyncIterable[NewTask], /) -> list[Enqueued]:
         """Make many tasks, from any iterable or asynchronous iterable. See `Client.enqueue_many`."""
@@ -337,17 +400,19 @@ class AsyncClient(_Face):
 
     async def _enqueue_chunk(self, chunk: list[NewTask], minted: set[UUID]) -> list[Enqueued]:
         try:
-            return await self._run(Store.enqueue_chunk, chunk)
+            made = await self._run(Store.enqueue_chunk, chunk)
         except DatabaseError as error:
             if self._caller is not None or not _broken(error):
                 raise
-        try:
-            again = await self._run(Store.enqueue_chunk, chunk)
-        except DatabaseError as error:
-            if not _broken(error):
-                raise
-            raise _unknown(chunk) from error
-        return [_made(found, task, minted=found.id in minted) for found, task in zip(again, chunk, strict=True)]
+            try:
+                found = await self._run(Store.enqueue_chunk, chunk)
+            except DatabaseError as again:
+                if not _broken(again):
+                    raise
+                raise _unknown(chunk) from again
+            made = [_made(one, task, minted=one.id in minted) for one, task in zip(found, chunk, strict=True)]
+        await self._look_at(_children(made, chunk))
+        return made
 
     claim = _async(Store.claim)
     claim_batch = _async(Store.claim_batch)
@@ -363,16 +428,31 @@ class AsyncClient(_Face):
     retry = _async(Store.retry)
     dismiss = _async(Store.dismiss)
     evict = _async(Store.evict)
+    reschedule = _async(Store.reschedule)
+    set_gate = _async_gate(Store.set_gate)
+    replace_pending_payload = _async(Store.replace_pending_payload)
+    find_by_dedupe_key = _async(Store.find_by_dedupe_key)
+    find_pending = _async(Store.find_pending)
+    has_active = _async(Store.has_active)
     get = _async(Store.get)
+    parents = _async(Store.parents)
     list_tasks = _async(Store.list_tasks)
     count_tasks = _async(Store.count_tasks)
     stats = _async(Store.stats)
     events = _async(Store.events)
     find = _async(Store.find)
     reap = _async(Store.reap)
+    journal = _async(Store.journal)
+    set_journal = _async(Store.set_journal)
+    audit = _async(Store.audit)
+    sweep = _async(Store.sweep)
+    prune = _async(Store.prune)
 
 
-_ONE_STATEMENT = frozenset({"enqueue_new", "get", "list_tasks", "count_tasks", "stats", "events", "find"})
+_ONE_STATEMENT = frozenset(
+    {"enqueue_new", "find_by_dedupe_key", "find_pending", "has_active"}
+    | {"get", "list_tasks", "count_tasks", "stats", "events", "find", "parents", "journal"}
+)
 """Verbs whose statements need no transaction around them: each is atomic by itself, and saves two round trips."""
 
 
@@ -397,8 +477,15 @@ class _Tries:
         return _broken(error) and self._connections >= 0
 
 
+def _kept(value: Any) -> Any:
+    """What can be read once only is listed: a verb that is sent again would find nothing left in it."""
+    return tuple(value) if isinstance(value, Iterator) else value
+
+
 def _with_id(task: NewTask) -> NewTask:
     """The id is minted before anything is sent: an enqueue that is sent twice then makes one task."""
+    if not isinstance(task, NewTask):
+        raise refuse("tasks", f"must hold NewTasks, not {shown(task)}", "make them with action.new(…) or NewTask(…)")
     if "id" in task.options:
         return task
     return NewTask(task.action, task.payload, {**task.options, "id": new_id()}, task.encoded)
@@ -407,6 +494,10 @@ def _with_id(task: NewTask) -> NewTask:
 def _made(found: Enqueued, task: NewTask, *, minted: bool) -> Enqueued:
     """What a repeated enqueue found: an id that was minted for this very call can only be its own first success."""
     return Enqueued(found.id, created=True) if minted and found.id == task.options["id"] else found
+
+
+def _children(made: Sequence[Enqueued], tasks: Sequence[NewTask]) -> list[UUID]:
+    return [one.id for one, task in zip(made, tasks, strict=True) if one.created and task.options.get("depends_on")]
 
 
 def _broken(error: DatabaseError) -> bool:
@@ -457,7 +548,9 @@ async def _listed(tasks: Iterable[NewTask] | AsyncIterable[NewTask]) -> AsyncIte
 
 
 def _key(task: NewTask) -> tuple[str, str]:
-    return (task.options.get("agent") or "", task.options.get("dedupe_key") or "")
+    # Unchecked as yet, and so not always text.
+    options = getattr(task, "options", {})
+    return (str(options.get("agent") or ""), str(options.get("dedupe_key") or ""))
 
 
 def _in_order(done: Mapping[int, Enqueued]) -> list[Enqueued]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -57,6 +57,7 @@ class WorkerConfig:
     """How one worker behaves. Every duration is a timedelta or a number of seconds; out of range is a ConfigError.
 
     queues: which lines it serves, fairly in turn; empty: those that its app's actions name.
+    offers: the conditions that hold here; it takes no task that requires another.
     concurrency: how many handlers run at once, 1 … 10,000.
     lease: how long a claim holds without a renewal; renewed every third of it.
     poll: how long an idle worker sleeps when nothing wakes it (half a second where it cannot LISTEN).
@@ -67,9 +68,11 @@ class WorkerConfig:
     burst: stop when nothing is due.
     name: what leases show as their owner; default host:pid plus a few random digits.
     batch: how many tasks one claim or settle takes at the most, 1 … 1,000.
+    retention: how long completed and cancelled tasks are kept; None or "off": nothing is pruned here.
     """
 
     queues: tuple[str, ...] = ()
+    offers: tuple[str, ...] = ()
     concurrency: int = DEFAULTS.concurrency
     lease: timedelta = DEFAULTS.lease
     poll: timedelta = DEFAULTS.poll
@@ -80,6 +83,7 @@ class WorkerConfig:
     burst: bool = False
     name: str | None = None
     batch: int = 200
+    retention: timedelta | None = DEFAULTS.retention
 
     def __post_init__(self) -> None:
         for field, low, high in (
@@ -91,28 +95,40 @@ class WorkerConfig:
         ):
             value = _in_range(keys.check_duration, getattr(self, field), field=field, low=low, high=high)
             object.__setattr__(self, field, value)
+        if self.retention is not None:
+            object.__setattr__(self, "retention", _retention(self.retention))
         _in_range(keys.check_int, self.concurrency, field="concurrency", low=1, high=10_000)
         _in_range(keys.check_int, self.batch, field="batch", low=1, high=Limits.BATCH)
-        if isinstance(self.queues, str):  # type: ignore[unreachable]  # callers without a type checker
-            raise ConfigError("queues must be a sequence of names, not one string; write [name]", field="queues")
-        names = tuple(dict.fromkeys(_in_range(keys.check_name, queue, field="queues") for queue in self.queues))
-        object.__setattr__(self, "queues", names)
+        object.__setattr__(self, "queues", _names(self.queues, field="queues"))
+        object.__setattr__(self, "offers", tuple(sorted(_names(self.offers, field="offers"))))
         if self.name is not None:
             _in_range(keys.check_name, self.name, field="name")
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> WorkerConfig:
-        """From what was set, and only that: None means "not set", so that a default stays a default."""
+        """From what was set, and only that: None means "not set", so that a default stays a default.
+
+        But for `retention`, where it means "off".
+        """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(options.keys() - known)
         if unknown:
             raise ConfigError(
                 f"unknown worker option {unknown[0]!r}; the options are: {', '.join(sorted(known))}", field=unknown[0]
             )
-        given = {name: value for name, value in options.items() if value is not None}
-        if "queues" in given and not isinstance(given["queues"], str):
-            given["queues"] = tuple(given["queues"])  # type: ignore[arg-type]
+        given = {name: value for name, value in options.items() if value is not None or name == "retention"}
         return cls(**given)  # type: ignore[arg-type]
+
+
+def _retention(value: timedelta | float | str) -> timedelta | None:
+    return None if value == "off" else _in_range(keys.check_duration, value, field="retention")
+
+
+def _names(names: Iterable[str], *, field: str) -> tuple[str, ...]:
+    """The names, each once, in the order given."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ConfigError(f"{field} must be a sequence of names, not {keys.shown(names)}; write [name]", field=field)
+    return tuple(dict.fromkeys(_in_range(keys.check_name, name, field=field) for name in names))
 
 
 def _in_range(check: Callable[..., T], value: object, **bounds: Any) -> T:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .client import AsyncClient, Client
     from .guest import AnyAsyncConnection, AnyConnection
-    from .task import Claimed
+    from .task import Claimed, Parent
 
 __all__ = ["Context", "Interrupted", "Stop"]
 
@@ -107,6 +107,18 @@ class Context:
             text = None if message is None else clean(message, limit=Limits.MESSAGE_BYTES)
             self._progress(percent, text)
 
+    def parents(self) -> list[Parent]:
+        """The tasks that this one depended on, in the order of their ids, with their results. For `def` handlers."""
+        if self._claimed is None or self._client is None:
+            raise _here("parents")
+        return self._client.parents(self._claimed.id)
+
+    async def aparents(self) -> list[Parent]:
+        """`parents` for `async def` handlers."""
+        if self._claimed is None or self._async_client is None:
+            raise _here("aparents")
+        return await self._async_client().parents(self._claimed.id)
+
     def complete(self, result: object = None, *, connection: AnyConnection) -> None:
         """Complete the task in the caller's transaction: its rows and the task's completion commit together.
 
@@ -128,6 +140,5 @@ class Context:
 
 def _here(verb: str) -> InputError:
     return InputError(
-        f"ctx.{verb} needs a task that a worker claimed; this handler was called directly: return the result instead",
-        field="connection",
+        f"ctx.{verb} needs a task that a worker claimed; this handler was called directly: let a worker run it",
     )

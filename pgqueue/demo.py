@@ -1,4 +1,4 @@
-"""What `pgqueue demo` runs: an inventory of a tree of files, one task per file, one lane per folder.
+"""What `pgqueue demo` runs: an inventory of a tree of files, one task per file, one lane per folder, and their sums.
 
 Beside the App stands the direct walk, which counts the same files without any queue, and the comparison of the two.
 Paths are bytes here and `encoded` where they travel: a file's name may be no text at all.
@@ -22,6 +22,7 @@ from urllib.parse import unquote_to_bytes
 
 from .app import App
 from .context import Context
+from .demo_sums import Sum, summed
 from .keys import NAME_LIMIT
 from .lifecycle import Status
 from .outcome import Permanent
@@ -29,7 +30,20 @@ from .outcome import Permanent
 if TYPE_CHECKING:
     from .task import Task
 
-__all__ = ["Folder", "Measure", "Totals", "agent_of", "app", "compare", "decoded", "encoded", "folders", "inventory"]
+__all__ = [
+    "Folder",
+    "Measure",
+    "Totals",
+    "agent_of",
+    "app",
+    "compare",
+    "decoded",
+    "encoded",
+    "folders",
+    "inventory",
+    "summary",
+    "total",
+]
 
 PARENT: Final = "PGQUEUE_DEMO_PARENT"
 """In the environment of a demo's workers: the pid of the demo, without which they have nothing to do."""
@@ -120,7 +134,7 @@ def reason(path: bytes, error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-# -- the action
+# -- the actions
 
 app: Final = App()
 
@@ -136,6 +150,22 @@ def inventory(ctx: Context, path: str) -> dict[str, Any]:
         if error.errno in _PASSING:
             raise
         raise Permanent(f"{reason(place, error)} ({path})") from error
+
+
+@app.task
+def summary(ctx: Context, folder: str, part: int) -> dict[str, Any]:
+    """Add up the files of a folder, when the last of them has ended; part: of a folder with very many, from 1."""
+    del folder, part
+    _end_with_the_demo(os.environ.get(PARENT))
+    return dataclasses.asdict(summed(ctx.parents()))
+
+
+@app.task
+def total(ctx: Context, part: int) -> dict[str, Any]:
+    """Add up the summaries; part: of very many folders, from 1."""
+    del part
+    _end_with_the_demo(os.environ.get(PARENT))
+    return dataclasses.asdict(summed(ctx.parents()))
 
 
 @functools.cache
@@ -309,6 +339,15 @@ def _differs(path: str, expected: Measure | str, task: Task) -> list[str]:
         for name in ("bytes", "lines", "sha256")
         if getattr(found, name) != getattr(expected, name)
     ]
+
+
+def by_folder(expected: Mapping[str, Measure | str]) -> dict[str, list[Sum | None]]:
+    """What was expected of each file, as the parts of its folder's summary."""
+    found: dict[str, list[Sum | None]] = {}
+    for path, one in expected.items():
+        part = Sum.of(dataclasses.asdict(one)) if isinstance(one, Measure) else None
+        found.setdefault(os.path.dirname(path), []).append(part)
+    return found
 
 
 def first_line(error: str | None) -> str:

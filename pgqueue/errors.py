@@ -11,7 +11,9 @@
     ├─ AmbiguousId (LookupError)          several tasks; name one of them
     ├─ Refused                            the lifecycle or an invariant said no; nothing changed
     │   ├─ TransitionRefused              the task is in another status
-    │   └─ KeyHeld                        another task holds the dedupe key
+    │   ├─ KeyHeld                        another task holds the dedupe key
+    │   ├─ CircularDependency             a task would wait for itself
+    │   └─ JournalOff                     an audit, of a journal that does not hold every move
     ├─ LeaseNotHeld                       somebody else decides about this task now: stop, do not settle
     ├─ RetryTransaction                   the caller's transaction lost a race: roll back, run it again
     ├─ SchemaMismatch                     program and schema do not fit: migrate one of them
@@ -37,10 +39,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AmbiguousId",
     "AppNotFound",
+    "CircularDependency",
     "ConfigError",
     "DatabaseError",
     "EmbeddedError",
     "InputError",
+    "JournalOff",
     "KeyHeld",
     "LeaseNotHeld",
     "NoDatabase",
@@ -114,17 +118,20 @@ class AmbiguousId(PgqueueError, LookupError):
 
 
 class Refused(PgqueueError):
-    """The move is not lawful now. Nothing changed."""
+    """The move is not lawful now. Nothing changed. `task_id` is None where it is no single task's matter."""
 
-    def __init__(self, message: str, *, task_id: UUID) -> None:
+    def __init__(self, message: str, *, task_id: UUID | None) -> None:
         super().__init__(message)
         self.task_id = task_id
 
 
 class TransitionRefused(Refused):
-    """The task's status has no such move. `status` is what it was found in."""
+    """The task's status has no such move. `status` is what it was found in.
 
-    def __init__(self, message: str, *, task_id: UUID, status: Status, event: Event) -> None:
+    `event` is what was asked for; None where that is no event, as a reschedule.
+    """
+
+    def __init__(self, message: str, *, task_id: UUID, status: Status, event: Event | None) -> None:
         super().__init__(message, task_id=task_id)
         self.status = status
         self.event = event
@@ -136,6 +143,21 @@ class KeyHeld(Refused):
     def __init__(self, message: str, *, task_id: UUID, holder: UUID) -> None:
         super().__init__(message, task_id=task_id)
         self.holder = holder
+
+
+class CircularDependency(Refused):
+    """Parents would close a circle. `path` leads from the task back to itself, each waiting for the next."""
+
+    def __init__(self, message: str, *, task_id: UUID, path: Sequence[UUID]) -> None:
+        super().__init__(message, task_id=task_id)
+        self.path = tuple(path)
+
+
+class JournalOff(Refused):
+    """The journal holds failures alone: there is nothing to audit. `task_id` is None."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, task_id=None)
 
 
 class LeaseNotHeld(PgqueueError):

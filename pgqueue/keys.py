@@ -7,9 +7,11 @@ Every check returns the value that it accepts (durations as `timedelta`, instant
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from .errors import InputError
 
@@ -17,15 +19,21 @@ __all__ = [
     "NAME_LIMIT",
     "TEN_YEARS",
     "Duration",
+    "boot_update_dedupe_key",
+    "check_choice",
     "check_duration",
+    "check_id",
     "check_instant",
     "check_int",
     "check_key",
     "check_name",
+    "check_names",
     "check_schema",
     "format_duration",
     "parse_duration",
+    "refuse",
     "shown",
+    "workflow_dedupe_key",
 ]
 
 Duration: TypeAlias = timedelta | float
@@ -33,6 +41,9 @@ Duration: TypeAlias = timedelta | float
 
 NAME_LIMIT: Final = 512
 """Bytes of UTF-8 that a name or a key may have."""
+
+NAMES_LIMIT: Final = 1024
+"""Bytes that the names of one list may have together: an entry of a B-tree holds them all."""
 
 TEN_YEARS: Final = timedelta(days=3652)
 """The longest duration that any setting or option takes."""
@@ -70,16 +81,16 @@ def shown(value: object, *, width: int = 40) -> str:
 def check_name(value: object, *, field: str, limit: int = NAME_LIMIT) -> str:
     """A name (queue, agent, account, action …): str, not empty, at most `limit` bytes, no control characters."""
     if not isinstance(value, str):
-        raise _refuse(field, f"must be a str, not {shown(value)}", "pass text")
+        raise refuse(field, f"must be a str, not {shown(value)}", "pass text")
     if not value:
-        raise _refuse(field, "is empty", "give at least one character, or leave it out")
+        raise refuse(field, "is empty", "give at least one character, or leave it out")
     if _SURROGATE.search(value):
-        raise _refuse(field, f"holds a lone surrogate: {shown(value)}", "pass text that UTF-8 can encode")
+        raise refuse(field, f"holds a lone surrogate: {shown(value)}", "pass text that UTF-8 can encode")
     if _CONTROL.search(value):
-        raise _refuse(field, f"holds a control character: {shown(value)}", "remove it")
+        raise refuse(field, f"holds a control character: {shown(value)}", "remove it")
     size = len(value.encode())
     if size > limit:
-        raise _refuse(field, f"has {size:,} bytes; the limit is {limit:,}", "shorten it, or pass a hash of it")
+        raise refuse(field, f"has {size:,} bytes; the limit is {limit:,}", "shorten it, or pass a hash of it")
     return value
 
 
@@ -88,25 +99,69 @@ def check_key(value: object, *, field: str = "dedupe_key") -> str:
     return check_name(value, field=field)
 
 
+def check_names(value: object, *, field: str) -> tuple[str, ...]:
+    """Names, each once, in order: at most 1,024 bytes together. Any iterable but one string."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise refuse(field, f"must be a sequence of names, not {shown(value)}", "write [name]")
+    names = tuple(sorted({check_name(name, field=field) for name in value}))
+    size = sum(len(name.encode()) for name in names)
+    if size > NAMES_LIMIT:
+        raise refuse(field, f"has {size:,} bytes; the limit is {NAMES_LIMIT:,}", "name fewer, or shorter ones")
+    return names
+
+
+def check_id(value: object, *, field: str = "task_id") -> UUID:
+    """A task's id, as a `uuid.UUID`."""
+    if not isinstance(value, UUID):
+        raise refuse(field, f"must be a uuid.UUID, not {shown(value)}", "pass UUID(text)")
+    return value
+
+
+def check_choice(value: object, *, field: str, choices: Sequence[str]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        raise refuse(field, f"cannot be {shown(value)}", f"give one of: {', '.join(choices)}")
+    return value
+
+
+def workflow_dedupe_key(workflow: str | UUID, index: int) -> str:
+    """`workflow:<workflow>:<index>`: the dedupe key of a workflow's step, counted from 0.
+
+    workflow: its id; a UUID is written with its dashes, as ids are everywhere here. InputError for an empty id, a
+    negative index, and a key of more than 512 bytes.
+    """
+    name = str(workflow) if isinstance(workflow, UUID) else check_name(workflow, field="workflow")
+    return check_key(f"workflow:{name}:{check_int(index, field='index', low=0, high=2**31 - 1)}")
+
+
+def boot_update_dedupe_key(session: str | UUID) -> str:
+    """`boot-update:<session>`: the dedupe key of what an agent does once after it has started.
+
+    session: the id of the agent's process, the same over all its connections. InputError for an empty id, and a key of
+    more than 512 bytes.
+    """
+    return check_key(f"boot-update:{session if isinstance(session, UUID) else check_name(session, field='session')}")
+
+
 def check_schema(value: object, *, field: str = "schema") -> str:
     """The name of a PostgreSQL schema that needs no quotes: `[a-z_][a-z0-9_]*`, at most 63 characters."""
     if not isinstance(value, str) or not _SCHEMA.fullmatch(value):
-        raise _refuse(
+        raise refuse(
             field,
             f"cannot be {shown(value)}",
             "use lower-case letters, digits and _, not a digit first, at most 63 characters",
         )
     if value.startswith("pg_") or value == "information_schema":
-        raise _refuse(field, f"cannot be {shown(value)}, which belongs to PostgreSQL", "choose another name")
+        raise refuse(field, f"cannot be {shown(value)}, which belongs to PostgreSQL", "choose another name")
     return value
 
 
 def check_int(value: object, *, field: str, low: int, high: int) -> int:
     """A whole number from `low` to `high`, both included. A bool is no number."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _refuse(field, f"must be an int, not {shown(value)}", f"give a number from {low:,} to {high:,}")
+        raise refuse(field, f"must be an int, not {shown(value)}", f"give a number from {low:,} to {high:,}")
     if not low <= value <= high:
-        raise _refuse(field, f"cannot be {shown(int(value))}", f"give a number from {low:,} to {high:,}")
+        raise refuse(field, f"cannot be {shown(int(value))}", f"give a number from {low:,} to {high:,}")
     return int(value)
 
 
@@ -116,28 +171,28 @@ def check_duration(value: object, *, field: str, low: Duration = 0, high: Durati
     if isinstance(value, timedelta):
         duration = value
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refuse(field, f"must be a duration, not {shown(value)}", _range(shortest, longest))
+        raise refuse(field, f"must be a duration, not {shown(value)}", _range(shortest, longest))
     elif 0 <= value <= longest.total_seconds():
         duration = timedelta(seconds=value)
     else:  # NaN too; and the conversion would overflow
-        raise _refuse(field, f"cannot be {shown(value)} seconds", _range(shortest, longest))
+        raise refuse(field, f"cannot be {shown(value)} seconds", _range(shortest, longest))
     if not shortest <= duration <= longest:
-        raise _refuse(field, f"cannot be {format_duration(duration)}", _range(shortest, longest))
+        raise refuse(field, f"cannot be {format_duration(duration)}", _range(shortest, longest))
     return duration
 
 
 def check_instant(value: object, *, field: str) -> datetime:
     """A point in time: an aware datetime of the years 1970 to 9998. Comes back in UTC."""
     if not isinstance(value, datetime):
-        raise _refuse(field, f"must be a datetime, not {shown(value)}", "pass one with a time zone")
+        raise refuse(field, f"must be a datetime, not {shown(value)}", "pass one with a time zone")
     if value.utcoffset() is None:
-        raise _refuse(field, "has no time zone", "pass an aware datetime, such as datetime.now(UTC)")
+        raise refuse(field, "has no time zone", "pass an aware datetime, such as datetime.now(UTC)")
     # The year is looked at twice: at the edge of the calendar the conversion itself overflows.
     if _FIRST_YEAR - 1 <= value.year <= _LAST_YEAR + 1 and 1 < value.year < 9999:
         instant = value.astimezone(UTC)
         if _FIRST_YEAR <= instant.year <= _LAST_YEAR:
             return instant
-    raise _refuse(field, f"is in the year {value.year}", f"give a time from {_FIRST_YEAR} to {_LAST_YEAR}")
+    raise refuse(field, f"is in the year {value.year}", f"give a time from {_FIRST_YEAR} to {_LAST_YEAR}")
 
 
 def parse_duration(text: str, *, field: str) -> timedelta:
@@ -150,14 +205,14 @@ def parse_duration(text: str, *, field: str) -> timedelta:
         plain += "s"
     match = _PARTS.fullmatch(plain)
     if not plain or match is None:
-        raise _refuse(field, f"cannot be {shown(text)}", "write it like 30s, 5m, 2h, 1d, 1h30m or 500ms")
+        raise refuse(field, f"cannot be {shown(text)}", "write it like 30s, 5m, 2h, 1d, 1h30m or 500ms")
     micro = sum(
         int(Decimal(number) * size)
         for number, size in zip(match.groups(), _UNITS.values(), strict=True)
         if number is not None
     )
     if micro > TEN_YEARS // _MICROSECOND:
-        raise _refuse(field, f"cannot be {shown(text)}", f"give at most {format_duration(TEN_YEARS)}")
+        raise refuse(field, f"cannot be {shown(text)}", f"give at most {format_duration(TEN_YEARS)}")
     return timedelta(microseconds=micro)
 
 
@@ -192,5 +247,5 @@ def _range(low: timedelta, high: timedelta) -> str:
     return f"give {format_duration(low)} to {format_duration(high)}, in seconds or as a timedelta"
 
 
-def _refuse(field: str, what: str, do: str) -> InputError:
+def refuse(field: str, what: str, do: str) -> InputError:
     return InputError(f"{field} {what}; {do}", field=field)

@@ -137,7 +137,7 @@ def source_of(event: Event) -> Status:
 
 def can_transition(source: Status, target: Status) -> bool:
     """Whether some event leads from one status to another. No status leads to itself."""
-    return source is not target and any(move.source is source and move.target is target for move in MOVES)
+    return source != target and any(move.source == source and move.target == target for move in MOVES)
 
 
 def diagram() -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 from uuid import UUID
 
 from . import keys
@@ -32,6 +32,12 @@ class Options(TypedDict, total=False):
     max_attempts: 1 … 1,000 executions before it is dead.
     timeout: how long one attempt may run; None: no limit.
     dedupe_key: one active task per (agent, key); an enqueue that meets one adopts it.
+    dedupe: "active": the key is free again when its task has ended (the default); "forever": it is used once, ever.
+    depends_on: the tasks, at most 10,000, that must complete before it starts: ids or what enqueue returned. One that
+        does not exist yet is waited for, 5 minutes at the most.
+    on_parent_failure: "cancel": it is cancelled when one of them is dead or cancelled (the default); "run": it starts
+        all the same.
+    requires: conditions that whoever claims it must offer.
     trigger: who asked, as JSON (user, workflow, system).
     metadata: trace context, tags, as JSON; not interpreted.
     """
@@ -46,6 +52,10 @@ class Options(TypedDict, total=False):
     max_attempts: int
     timeout: Duration | None
     dedupe_key: str | None
+    dedupe: Literal["active", "forever"]
+    depends_on: Iterable[UUID | Enqueued]
+    on_parent_failure: Literal["cancel", "run"]
+    requires: Iterable[str]
     trigger: Mapping[str, JSON] | None
     metadata: Mapping[str, JSON] | None
 
@@ -74,6 +84,13 @@ class NewTask:
     options: Options
     encoded: bool = False
 
+    def __post_init__(self) -> None:
+        once = [name for name in ("depends_on", "requires") if isinstance(self.options.get(name), Iterator)]
+        if once:
+            # Read more than once: for its row, for its edges, and where it is sent again.
+            listed = {name: tuple(self.options[name]) for name in once}  # type: ignore[literal-required]
+            object.__setattr__(self, "options", {**self.options, **listed})
+
 
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "queue": lambda value: keys.check_name(value, field="queue"),
@@ -87,6 +104,10 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     ),
     "timeout": lambda value: None if value is None else keys.check_duration(value, field="timeout", low=0.001),
     "dedupe_key": lambda value: None if value in (None, "") else keys.check_name(value, field="dedupe_key"),
+    "dedupe": lambda value: keys.check_choice(value, field="dedupe", choices=("active", "forever")),
+    "depends_on": lambda value: parent_ids(value),
+    "on_parent_failure": lambda value: keys.check_choice(value, field="on_parent_failure", choices=("cancel", "run")),
+    "requires": lambda value: keys.check_names(value, field="requires"),
     "trigger": lambda value: value,
     "metadata": lambda value: value,
     "id": lambda value: value,
@@ -108,4 +129,34 @@ def checked(options: Options) -> Options:
     for name in ("trigger", "metadata"):
         if not isinstance(options.get(name) or {}, Mapping):
             raise InputError(f"{name} must be a mapping with string keys; pass a dict", field=name)
-    return cast("Options", {name: _CHECKS[name](value) for name, value in options.items()})
+    good = cast("Options", {name: _CHECKS[name](value) for name, value in options.items()})
+    if good.get("dedupe") == "forever" and not good.get("dedupe_key"):
+        raise InputError("dedupe='forever' needs a dedupe_key; give one", field="dedupe")
+    if "depends_on" in good and options.get("id") in tuple(good["depends_on"]):
+        raise InputError(
+            f"task {options['id']} cannot depend on itself; leave it out of depends_on", field="depends_on"
+        )
+    return good
+
+
+def parent_ids(parents: Iterable[UUID | Enqueued]) -> tuple[UUID, ...]:
+    """The parents' ids, each once, in ascending order; InputError for anything else and for more than 10,000."""
+    if isinstance(parents, (UUID, Enqueued, str)):
+        raise InputError("depends_on must be a sequence of ids, not one; write [parent]", field="depends_on")
+    if not isinstance(parents, Iterable):
+        raise keys.refuse("depends_on", f"must be a sequence of ids, not {keys.shown(parents)}", "write [parent]")
+    found: set[UUID] = set()
+    for parent in parents:
+        task_id = parent.id if isinstance(parent, Enqueued) else parent
+        if not isinstance(task_id, UUID):
+            raise InputError(
+                f"depends_on must hold uuid.UUIDs or what enqueue returned, not {keys.shown(task_id)}; pass UUID(text)",
+                field="depends_on",
+            )
+        found.add(task_id)
+    if len(found) > Limits.PARENTS:
+        raise InputError(
+            f"depends_on names {len(found):,} tasks; the limit is {Limits.PARENTS:,}: put a task in between",
+            field="depends_on",
+        )
+    return tuple(sorted(found))

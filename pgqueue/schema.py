@@ -17,7 +17,7 @@ from .lifecycle import TERMINAL, Status
 
 __all__ = ["REVISION", "VERSION_TABLE", "Schema", "schema_for"]
 
-REVISION = "0001"
+REVISION = "0002"
 """The revision that this program is written for; equal to the newest file in alembic/versions."""
 
 VERSION_TABLE = "schema_version"
@@ -159,6 +159,7 @@ def schema_for(name: str = "pgqueue") -> Schema:
         sa.Column("fence", integer, nullable=False, server_default=sa.text("0")),
         sa.Column("by", text),
         sa.Column("detail", text),
+        sa.Column("changes", JSONB),
     )
     sa.Index("task_events_task", events.c.task_id, events.c.id)
     workers = sa.Table(
@@ -191,8 +192,11 @@ def schema_for(name: str = "pgqueue") -> Schema:
         sa.Column("single_row", sa.Boolean, primary_key=True, server_default=sa.text("true")),
         sa.Column("oldest_program", text, nullable=False),
         sa.Column("journal", text, nullable=False, server_default=sa.text("'failures'")),
+        sa.Column("orphan_grace", sa.Interval, nullable=False, server_default=sa.text("interval '5 minutes'")),
+        _instant("full_since"),
         sa.CheckConstraint("single_row", name="meta_one_row"),
         sa.CheckConstraint("journal in ('failures', 'full')", name="meta_journal_known"),
+        sa.CheckConstraint("orphan_grace >= interval '0'", name="meta_orphan_grace_positive"),
     )
     return Schema(name, metadata, tasks, dependencies, events, workers, pauses, meta)
 
@@ -239,5 +243,6 @@ def _task_indexes(tasks: sa.Table) -> None:
     )
     index("running", c.lease_expires_at, where="status = 'running'")
     index("blocked", c.id, where="status = 'pending' and blocked")
+    index("blocked_agent", c.agent, c.action, where="status = 'pending' and blocked and agent is not null")
     index("dead", c.id.desc(), where="status = 'dead'")
-    index("prunable", c.finished_at, where="finished_at is not null and not dedupe_forever")
+    index("prunable", c.finished_at, where="status in ('completed', 'cancelled') and not dedupe_forever")

@@ -16,7 +16,7 @@ from .payload import JSON, decode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Claimed", "Lease", "Page", "Renewed", "Settled", "Task", "TaskEvent"]
+__all__ = ["Claimed", "Gated", "Lease", "Page", "Parent", "Renewed", "Settled", "Task", "TaskEvent"]
 
 
 # The three that a worker makes per task are structs: a frozen dataclass takes ten times as long to make. They hold
@@ -173,6 +173,42 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Gated:
+    """What `set_gate` found. True in a condition only where the gates were set: the task was, and is, pending.
+
+    status: what the task is: RUNNING means that it runs right now, behind no gate; None, that there is none of that id.
+    """
+
+    id: UUID
+    status: Status | None
+
+    def __bool__(self) -> bool:
+        return self.status is Status.PENDING
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parent:
+    """A task that another depends on. status None: it was pruned, or never appeared, and the rest is not known.
+
+    lifted_at: since when it holds the other back no more; None: it does. look_at: when the sweep looks at that, where
+    it has to; for a parent that is not there, when the other is let go.
+    """
+
+    id: UUID
+    action: str | None
+    status: Status | None
+    result_text: str | None = dataclasses.field(repr=False)
+    last_error: str | None
+    lifted_at: datetime | None = None
+    look_at: datetime | None = None
+
+    @property
+    def result(self) -> JSON:
+        """What its handler returned, decoded at each access."""
+        return None if self.result_text is None else decode(self.result_text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Page:
     """Tasks, newest first. `next` is the id to pass as `before` for the following page; None at the end.
 
@@ -193,7 +229,11 @@ class Page:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """One line of a task's journal; `id` grows with time within a task."""
+    """One line of a task's journal; `id` grows with time within a task.
+
+    attempt: the execution that it is about. changes: an object of columns and their new values, where the event wrote
+    any that no other field tells.
+    """
 
     id: int
     task_id: UUID
@@ -205,3 +245,33 @@ class TaskEvent:
     fence: int
     by: str | None
     detail: str | None
+    changes: JSON = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a prune deleted, or what a dry run would have deleted.
+
+    tasks: how many, with so many `events` of their journals and `edges` to their parents. oldest, newest: when the
+    first and the last of them had finished; None where there were none. more: whether there may be more to prune now.
+    """
+
+    tasks: int = 0
+    events: int = 0
+    edges: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    more: bool = False
+
+    def __add__(self, other: Pruned) -> Pruned:
+        """Both together; whether there is more is for the later one to say."""
+        oldest = [one.oldest for one in (self, other) if one.oldest is not None]
+        newest = [one.newest for one in (self, other) if one.newest is not None]
+        return Pruned(
+            self.tasks + other.tasks,
+            self.events + other.events,
+            self.edges + other.edges,
+            min(oldest, default=None),
+            max(newest, default=None),
+            other.more,
+        )

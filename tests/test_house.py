@@ -183,7 +183,7 @@ def test_wheel_in_an_empty_environment_runs_the_demo(wheel: Path, elsewhere: Pat
     assert Path(home.strip()) == site / "pgqueue" / "cli" / "__init__.py"
     found = json.loads(ran(program, "demo", str(tree), "--json"))
     assert (found["matches"], found["files"], found["folders"]) == (True, 3, 2)
-    assert [line.split()[0] for line in found["commands"]] == [program] * 5
+    assert [line.split()[0] for line in found["commands"]] == [program] * 6
     database = ["--database-url", "embedded"]
     revision = ran(program, "db", "current", *database)
     assert ran(program, "db", "upgrade", *database) == revision

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .prune import Pruner
 from .reap import Reaper
+from .sweep import Sweeper
 
-__all__ = ["Reaper"]
+__all__ = ["Pruner", "Reaper", "Sweeper"]

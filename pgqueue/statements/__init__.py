@@ -20,17 +20,22 @@ import functools
 
 from ..config import DEFAULTS
 from ..schema import schema_for
+from .arrays import text_array
 from .claim import Claiming
+from .depend import Depending
 from .enqueue import Enqueueing
 from .hold import Holding
 from .inspect import Inspecting
+from .journal import Journalling
+from .lookup import Lookups
 from .moves import CLAIM_SIZES, LEVELS, backoff_sql, channel
 from .operate import Operating
+from .prune import Pruning
 
-__all__ = ["CLAIM_SIZES", "LEVELS", "Statements", "backoff_sql", "channel", "statements_for"]
+__all__ = ["CLAIM_SIZES", "LEVELS", "Statements", "backoff_sql", "channel", "statements_for", "text_array"]
 
 
-class Statements(Enqueueing, Claiming, Holding, Operating, Inspecting):
+class Statements(Depending, Enqueueing, Claiming, Holding, Operating, Pruning, Lookups, Inspecting, Journalling):
     """All statements over one schema."""
 
 

@@ -15,7 +15,13 @@ from sqlalchemy.sql.elements import ColumnElement
 def array(name: str, kind: Any) -> ColumnElement[Any]:
     """A bound array of that type. None stands for one of NULLs alone: `unnest` fills up the shorter ones."""
     kind = sa.types.to_instance(kind)
-    return sa.cast(sa.bindparam(name, type_=_WRITTEN.get(type(kind)) or ARRAY(kind)), ARRAY(kind))
+    return sa.cast(bound(name, kind), ARRAY(kind))
+
+
+def bound(name: str, kind: Any) -> sa.BindParameter[Any]:
+    """The parameter alone, for `text()` that has the cast in it."""
+    kind = sa.types.to_instance(kind)
+    return sa.bindparam(name, type_=_WRITTEN.get(type(kind)) or ARRAY(kind))
 
 
 class _Written(sa.types.TypeDecorator[Any]):
@@ -35,6 +41,11 @@ def _uuids(values: Iterable[UUID]) -> str:
     return ",".join([f"{value.int:032x}" for value in values])
 
 
+def text_array(values: Iterable[str]) -> str:
+    """A text[] as text, for an array of arrays: `unnest` would flatten it."""
+    return "{" + _texts(values) + "}"
+
+
 def _texts(values: Iterable[str | None]) -> str:
     return ",".join(["null" if value is None else _quoted(value) for value in values])
 
@@ -51,10 +62,15 @@ def _instants(values: Iterable[datetime | None]) -> str:
     return ",".join(["null" if value is None else value.isoformat() for value in values])
 
 
+def _booleans(values: Iterable[bool | None]) -> str:
+    return ",".join(["null" if value is None else "t" if value else "f" for value in values])
+
+
 _WRITTEN: Mapping[type[Any], _Written] = {
     sa.Uuid: _Written(_uuids),
     sa.Text: _Written(_texts),
     sa.SmallInteger: _Written(_numbers),
     sa.Integer: _Written(_numbers),
     sa.DateTime: _Written(_instants),
+    sa.Boolean: _Written(_booleans),
 }

@@ -10,6 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from ..lifecycle import Event, Status
 from .arrays import array
+from .conditions import due_of_levels, met_levels
 from .moves import INSTANT, Moves, literal
 
 CLAIM_COLUMNS = (
@@ -71,6 +72,31 @@ class Claiming(Moves):
         due = sa.select(first.c.id).select_from(levels.join(first, sa.true())).limit(limit).cte("due")
         return self._claimed(due)
 
+    @functools.lru_cache(maxsize=32)  # noqa: B019
+    def claim_conditional(self, size: int) -> sa.Select[Any]:
+        """As `claim_due`, of levels with a condition and without: one LATERAL per (queue, condition, priority).
+
+        `conditions`: of each level, as the text of an array (see `met_levels`), NULL for tasks without one;
+        `turns`: its place: the levels of one queue and priority have the same. Among those the one goes first whose
+        first task has been due the longest, or, where `shuffled`, any. Brings `requires` after a claim's columns.
+        """
+        due = due_of_levels(self.schema.name, size).columns(sa.column("id", sa.Uuid)).cte("due")
+        return self._claimed(due, sa.cast(self.tasks.c.requires, sa.Text).label("requires"))
+
+    @functools.cached_property
+    def met_levels(self) -> sa.TextClause:
+        """The (queue, priority, condition) of pending tasks whose condition `offers` covers, with each one's first due.
+
+        A walk over claim_conditional, per queue: one probe a step, at most `steps` of them, beginning after that
+        queue's `conditions` and `priorities`. After a level whose condition is covered comes the next one in the
+        index; after any other, the walk leaps to the least condition that could be: the part that is covered, and then
+        the next offer in order. So an unmet condition costs one probe at the most, however many tasks have it, and all
+        that begin alike cost one together. Conditions are compared as the index does it: as lists, in its collation.
+
+        Rows: those levels, and where the walk was cut at `steps` its last one (`cut`), covered (`met`) or not.
+        """
+        return met_levels(self.schema.name)
+
     @functools.cached_property
     def claim_agents(self) -> sa.Select[Any]:
         """Claim the head of each agent in `agents`; the second of two statements.
@@ -93,7 +119,7 @@ class Claiming(Moves):
         )
         return self._claimed(due)
 
-    def _claimed(self, due: Any) -> sa.Select[Any]:
+    def _claimed(self, due: Any, *more: ColumnElement[Any]) -> sa.Select[Any]:
         t = self.tasks.c
         ids = sa.func.array(sa.select(due.c.id).scalar_subquery())
         moved = (
@@ -103,6 +129,7 @@ class Claiming(Moves):
                 *(t[name] for name in CLAIM_COLUMNS),
                 sa.cast(t.payload, sa.Text).label("payload"),
                 sa.cast(t.metadata, sa.Text).label("metadata"),
+                *more,
             )
             .cte("moved")
         )
@@ -134,7 +161,10 @@ class Claiming(Moves):
 
     @functools.cached_property
     def next_due(self) -> sa.Select[Any]:
-        """Seconds until the next task of these queues becomes due that is not due now; NULL when there is none."""
+        """Seconds until the next task of these levels becomes due that is not due now; NULL when there is none.
+
+        Of agents' tasks, whatever they require: to wake up too early is cheap.
+        """
         t = self.tasks.c
         levels = (
             sa.func.unnest(
@@ -173,13 +203,39 @@ class Claiming(Moves):
             .limit(one)
             .lateral("of_agents")
         )
-        both = sa.union_all(
+        met_levels = (
+            sa.func.unnest(
+                array("met_queues", sa.Text),
+                array("met_priorities", sa.SmallInteger),
+                array("met_conditions", sa.Text),
+            )
+            .table_valued("queue", "priority", "requires", name="met_level")
+            .render_derived()
+        )
+        met = (
+            sa.select(t.not_before)
+            .where(
+                t.queue == met_levels.c.queue,
+                t.priority == met_levels.c.priority,
+                t.requires == sa.cast(met_levels.c.requires, t.requires.type),
+                t.not_before > sa.func.now(),
+                t.status == literal(Status.PENDING),
+                t.agent.is_(None),
+                sa.not_(t.blocked),
+                t.requires != sa.literal_column("'{}'::text[]"),
+            )
+            .order_by(t.not_before)
+            .limit(one)
+            .lateral("met")
+        )
+        every = sa.union_all(
             sa.select(free.c.not_before).select_from(levels.join(free, sa.true())),
             sa.select(of_agents.c.not_before)
             .select_from(levels.join(of_agents, sa.true()))
             .where(levels.c.priority == 0),
-        ).subquery("both")
-        wait = sa.func.min(both.c.not_before) - sa.func.clock_timestamp()
+            sa.select(met.c.not_before).select_from(met_levels.join(met, sa.true())),
+        ).subquery("every")
+        wait = sa.func.min(every.c.not_before) - sa.func.clock_timestamp()
         return sa.select(sa.cast(sa.func.extract("epoch", wait), sa.Float))
 
 

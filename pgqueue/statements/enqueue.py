@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,7 +23,11 @@ _ENQUEUE_TYPES: dict[str, Any] = {
     "payload": sa.Text(),
     "max_attempts": sa.Integer(),
     "not_before": INSTANT,
+    "waiting_on": sa.Integer(),
+    "requires": sa.Text(),
+    "on_parent_failure": sa.Text(),
     "dedupe_key": sa.Text(),
+    "dedupe_forever": sa.Boolean(),
     "timeout": sa.Interval(),
     "trigger": sa.Text(),
     "metadata": sa.Text(),
@@ -41,8 +46,7 @@ class Enqueueing(Moves):
         b = {name: sa.bindparam(f"new_{name}", type_=_ENQUEUE_TYPES[name]) for name in names}
         values: dict[str, Any] = dict(b)
         values["not_before"] = self._due(b["not_before"], sa.bindparam("new_delay", type_=sa.Interval))
-        for name in JSON_COLUMNS[:1] + JSON_COLUMNS[2:]:
-            values[name] = sa.cast(b[name], JSONB)
+        values |= _cast(values)
         new = (
             insert(self.tasks)
             .values(values)
@@ -63,8 +67,7 @@ class Enqueueing(Moves):
         )
         source: dict[str, Any] = {name: rows.c[name] for name in _ENQUEUE_TYPES}
         source["not_before"] = self._due(rows.c.not_before, rows.c.delay)
-        for name in JSON_COLUMNS[:1] + JSON_COLUMNS[2:]:
-            source[name] = sa.cast(rows.c[name], JSONB)
+        source |= _cast(source)
         new = (
             insert(self.tasks)
             .from_select(list(source), sa.select(*source.values()).order_by(rows.c.place))
@@ -99,5 +102,24 @@ class Enqueueing(Moves):
     def key_holder(self, *, has_agent: bool) -> sa.Select[Any]:
         """Who holds (agent, key) now. `agent is not distinct from $1` uses no index, hence two forms."""
         t = self.tasks.c
+        return self._of_key(has_agent=has_agent).where(t.active)
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019
+    def key_user(self, *, has_agent: bool) -> sa.Select[Any]:
+        """Who has used (agent, key) for ever, whatever became of it."""
+        return self._of_key(has_agent=has_agent).where(self.tasks.c.dedupe_forever)
+
+    def _of_key(self, *, has_agent: bool) -> sa.Select[Any]:
+        t = self.tasks.c
         agent = t.agent == sa.bindparam("agent", type_=sa.Text) if has_agent else t.agent.is_(None)
-        return sa.select(t.id, t.status).where(agent, t.dedupe_key == sa.bindparam("key", type_=sa.Text), t.active)
+        return sa.select(t.id, t.status).where(agent, t.dedupe_key == sa.bindparam("key", type_=sa.Text))
+
+
+def _cast(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What travels as text and is none; and what need not be sent where no task of a chunk has it."""
+    cast: dict[str, Any] = {name: sa.cast(values[name], JSONB) for name in JSON_COLUMNS if name != "result"}
+    cast["requires"] = sa.func.coalesce(sa.cast(values["requires"], sa.ARRAY(sa.Text)), sa.text("'{}'::text[]"))
+    cast["waiting_on"] = sa.func.coalesce(values["waiting_on"], 0)
+    cast["on_parent_failure"] = sa.func.coalesce(values["on_parent_failure"], sa.text("'cancel'"))
+    cast["dedupe_forever"] = sa.func.coalesce(values["dedupe_forever"], sa.false())
+    return cast

@@ -42,6 +42,8 @@ TASK_COLUMNS = (
     "finished_at",
 )
 
+EVENT_COLUMNS = ("id", "task_id", "at", "event", "from_status", "to_status", "attempt", "fence", "by", "detail")
+
 
 class Inspecting(Moves):
     @functools.cached_property
@@ -60,7 +62,10 @@ class Inspecting(Moves):
     def events_of(self) -> sa.Select[Any]:
         e = self.events.c
         return (
-            sa.select(e.id, e.task_id, e.at, e.event, e.from_status, e.to_status, e.attempt, e.fence, e.by, e.detail)
+            sa.select(
+                *(e[name] for name in EVENT_COLUMNS),
+                sa.cast(e.changes, sa.Text).label("changes"),
+            )
             .where(e.task_id == sa.bindparam("id", type_=sa.Uuid))
             .order_by(e.id)
         )

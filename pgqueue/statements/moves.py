@@ -57,6 +57,7 @@ class Moves:
         self.schema = schema
         self.tasks = schema.tasks
         self.events = schema.events
+        self.dependencies = schema.dependencies
         t = schema.tasks.c
         self._guards: Mapping[Guard, ColumnElement[bool]] = {
             Guard.CANCEL_REQUESTED: t.cancel_requested,

@@ -6,10 +6,11 @@ import functools
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 
 from ..lifecycle import Event, Status
 from .arrays import array
-from .moves import INSTANT, Moves, literal
+from .moves import INSTANT, Moves, clock, literal
 
 
 class Operating(Moves):
@@ -29,6 +30,29 @@ class Operating(Moves):
         """Apply an event to the tasks in `ids`, which the caller has locked."""
         t = self.tasks.c
         return self.move(event).where(self._ids()).returning(t.id, t.status, t.attempts, t.fence, t.queue)
+
+    @functools.cached_property
+    def reschedule(self) -> sa.Update:
+        """Write when a task that the caller has locked becomes due (if `moved`), and its priority (unless NULL).
+
+        A past time becomes now, as at the enqueue. The priority alone leaves not_before as it is: the task keeps its
+        place among those of its new priority, and where that is below the claims' floor their next full look finds it.
+        """
+        t = self.tasks.c
+        moved = sa.bindparam("moved", type_=sa.Boolean)
+        due = sa.func.coalesce(
+            sa.bindparam("new_not_before", type_=INSTANT), clock() + sa.bindparam("new_delay", type_=sa.Interval)
+        )
+        return (
+            sa.update(self.tasks)
+            .values(
+                not_before=sa.case((moved, sa.func.greatest(due, clock())), else_=t.not_before),
+                priority=sa.func.coalesce(sa.bindparam("new_priority", type_=sa.SmallInteger), t.priority),
+                updated_at=clock(),
+            )
+            .where(t.id == sa.bindparam("task_id", type_=sa.Uuid))
+            .returning(t.not_before, t.priority)
+        )
 
     @functools.cached_property
     def expired(self) -> sa.Select[Any]:
@@ -76,10 +100,12 @@ class Operating(Moves):
             "fence": sa.Integer(),
             "by": sa.Text(),
             "detail": sa.Text(),
+            "changes": sa.Text(),
         }
         rows = (
             sa.func.unnest(*(array(f"e_{n}", k) for n, k in kinds.items()))
             .table_valued(*kinds, name="e")
             .render_derived()
         )
-        return sa.insert(self.events).from_select(list(kinds), sa.select(*(rows.c[n] for n in kinds)))
+        source: dict[str, Any] = {n: rows.c[n] for n in kinds} | {"changes": sa.cast(rows.c.changes, JSONB)}
+        return sa.insert(self.events).from_select(list(source), sa.select(*source.values()))

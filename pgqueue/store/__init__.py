@@ -8,22 +8,45 @@ second look would be the first one's snapshot.
 from __future__ import annotations
 
 from .claim import Claiming, default_owner
+from .depend import EDGES
 from .enqueue import Enqueueing
 from .handshake import Handshaking
 from .hold import Holding, not_held
+from .journal import Journalling
+from .lookup import LookingUp
 from .operate import Operating
+from .prune import Pruning
 from .reap import Reaping
-from .values import LONG_AGO, SLACK, AgentCursor, Claims, Held, Reaped, Settlement, claim_size, lease_of
+from .values import (
+    LONG_AGO,
+    SLACK,
+    AgentCursor,
+    Claims,
+    Held,
+    Level,
+    Met,
+    MetLevel,
+    Reaped,
+    Settlement,
+    Swept,
+    claim_size,
+    lease_of,
+)
 
 __all__ = [
+    "EDGES",
     "LONG_AGO",
     "SLACK",
     "AgentCursor",
     "Claims",
     "Held",
+    "Level",
+    "Met",
+    "MetLevel",
     "Reaped",
     "Settlement",
     "Store",
+    "Swept",
     "claim_size",
     "default_owner",
     "lease_of",
@@ -31,5 +54,5 @@ __all__ = [
 ]
 
 
-class Store(Handshaking, Enqueueing, Claiming, Holding, Operating, Reaping):
+class Store(Handshaking, Enqueueing, Claiming, Holding, Operating, LookingUp, Reaping, Pruning, Journalling):
     """The verbs over one schema. Holds no connection and no state."""

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,12 +21,16 @@ from ..options import Duration
 from ..statements import LEVELS
 from ..task import Claimed, Lease
 from .base import Base, lease_length
-from .values import LONG_AGO, SLACK, AgentCursor, Claims, claim_size
+from .values import LONG_AGO, SLACK, AgentCursor, Claims, Level, Met, MetLevel, claim_size
 
 _WALK = 500
 """Agents that one step of the slow walk goes over; ten times as many where it must go on."""
 _ROUNDS = 1000
 """How often, at the most, `claim_batch` looks for agents of one queue."""
+_STEPS = 500
+"""Probes of one walk over a queue's conditions: about 20 ms, where so many are met; a few are enough where none is."""
+_START = ("{}", -(2**15))
+"""Before every condition and priority."""
 
 
 class Claiming(Base):
@@ -38,7 +42,7 @@ class Claiming(Base):
         size: int,
         owner: str,
         lease: timedelta,
-        floors: Mapping[tuple[str, int], datetime] | None = None,
+        floors: Mapping[Level, datetime] | None = None,
         token: UUID | None = None,
     ) -> Claims:
         """Claim at most `size` (one of CLAIM_SIZES) due tasks of no agent; earlier queues first, then priorities.
@@ -60,6 +64,78 @@ class Claiming(Base):
             },
         ).all()
         return _claims(rows, queues, token)
+
+    def met_levels(
+        self,
+        connection: Connection,
+        queues: Sequence[str],
+        *,
+        offers: Sequence[str],
+        after: Mapping[str, tuple[str, int]] | None = None,
+        steps: int = _STEPS,
+    ) -> Met:
+        """Which conditions pending tasks of no agent have that `offers` covers, by queue and priority.
+
+        At most `steps` probes of the index a queue, beginning after that queue's place in `after`; `Met.rest` says
+        where to go on.
+        """
+        begin = [(after or {}).get(queue, _START) for queue in queues]
+        rows = connection.execute(
+            self.sql.met_levels,
+            {
+                "queues": list(queues),
+                "conditions": [condition for condition, _ in begin],
+                "priorities": [priority for _, priority in begin],
+                "offers": sorted(offers),
+                "steps": steps,
+            },
+        ).all()
+        return Met(
+            {(row.queue, row.priority, row.requires): row.not_before for row in rows if row.met},
+            {row.queue: (row.requires, row.priority) for row in rows if row.cut},
+            rows[0].server_now if rows else LONG_AGO,
+        )
+
+    def claim_conditional(
+        self,
+        connection: Connection,
+        queues: Sequence[str],
+        *,
+        met: Sequence[MetLevel],
+        size: int,
+        owner: str,
+        lease: timedelta,
+        floors: Mapping[Level, datetime] | None = None,
+        shuffled: bool = False,
+        token: UUID | None = None,
+    ) -> Claims:
+        """As `claim_due`, with tasks whose condition is met among the others: those of the levels `met`.
+
+        Within one queue and priority the level goes first whose first task has been due the longest, and fills the
+        claim as far as it goes. `shuffled`: any goes first; now and then, so that a first task which somebody has
+        locked does not put its level in front of the others for ever.
+        """
+        place = {queue: number for number, queue in enumerate(queues)}
+        levels: list[Level] = [*itertools.product(queues, LEVELS), *met]
+        known = floors or {}
+        token = token or uuid4()
+        rows = connection.execute(
+            self.sql.claim_conditional(size),
+            {
+                "turns": [place[level[0]] * len(LEVELS) + LEVELS.index(level[1]) for level in levels],
+                "queues": [level[0] for level in levels],
+                "priorities": [level[1] for level in levels],
+                "conditions": [None if len(level) == 2 else level[2] for level in levels],
+                "floors": [known.get(level, LONG_AGO) for level in levels],
+                "shuffled": shuffled,
+                "token": token,
+                "owner": owner,
+                "lease": lease,
+            },
+        ).all()
+        claims = _claims([row[:-1] for row in rows], queues, token)
+        conditions = {row.id: row.requires for row in rows}
+        return dataclasses.replace(claims, levels=[_level_of(task, conditions[task.id]) for task in claims.tasks])
 
     def claim_agents(
         self,
@@ -181,12 +257,13 @@ class Claiming(Base):
     ) -> list[Claimed]:
         """Claim at most `limit` (1 … 1,000) due tasks of the queues: those of no agent first, then free agents'.
 
-        May return fewer than are due: `limit` is rounded down to one of 1, 2, 5, 10, 20, … 1,000 a statement.
+        offers: the conditions that hold; what requires another is left alone, what they cover stands in the line with
+        the rest. May return fewer than are due: `limit` is rounded down to one of 1, 2, 5, 10, 20, … 1,000 a statement.
         """
         keys.check_int(limit, field="limit", low=1, high=Limits.BATCH)
         names, holder, length = _queues(queues), _owner(owner), lease_length(lease)
         conditions = _names(offers, field="offers")
-        tasks = self.claim_due(connection, names, size=claim_size(limit), owner=holder, lease=length).tasks
+        tasks = self._claim_of_nobody(connection, names, limit=limit, owner=holder, lease=length, offers=conditions)
         for queue in names:
             cursor, walk = AgentCursor(), _WALK
             for _ in range(_ROUNDS):
@@ -211,11 +288,49 @@ class Claiming(Base):
                 walk = 10 * _WALK
         return tasks
 
-    def next_due(self, connection: Connection, queues: Sequence[str]) -> float | None:
-        """Seconds until something of these queues becomes due that is not due now; None when nothing is planned."""
+    def _claim_of_nobody(
+        self,
+        connection: Connection,
+        queues: Sequence[str],
+        *,
+        limit: int,
+        owner: str,
+        lease: timedelta,
+        offers: Sequence[str],
+    ) -> list[Claimed]:
+        """Where the walk over the conditions is cut, what it has found is claimed, and then it goes on."""
+        size = claim_size(limit)
+        if not offers:
+            return self.claim_due(connection, queues, size=size, owner=owner, lease=lease).tasks
+        found = self.met_levels(connection, queues, offers=offers)
+        if found.due:
+            tasks = self.claim_conditional(connection, queues, met=found.due, size=size, owner=owner, lease=lease).tasks
+        else:
+            tasks = self.claim_due(connection, queues, size=size, owner=owner, lease=lease).tasks
+        while found.rest and len(tasks) < limit:
+            found = self.met_levels(connection, list(found.rest), offers=offers, after=found.rest)
+            if found.due:
+                size = claim_size(limit - len(tasks))
+                tasks += self.claim_conditional(
+                    connection, queues, met=found.due, size=size, owner=owner, lease=lease
+                ).tasks
+        return tasks
+
+    def next_due(self, connection: Connection, queues: Sequence[str], *, met: Sequence[MetLevel] = ()) -> float | None:
+        """Seconds until something of these queues becomes due that is not due now; None when nothing is planned.
+
+        met: the levels with a condition that count too.
+        """
         levels = list(itertools.product(queues, LEVELS))
         wait = connection.execute(
-            self.sql.next_due, {"queues": [q for q, _ in levels], "priorities": [p for _, p in levels]}
+            self.sql.next_due,
+            {
+                "queues": [q for q, _ in levels],
+                "priorities": [p for _, p in levels],
+                "met_queues": [queue for queue, _, _ in met],
+                "met_priorities": [priority for _, priority, _ in met],
+                "met_conditions": [condition for _, _, condition in met],
+            },
         ).scalar()
         return None if wait is None else max(0.0, float(wait))
 
@@ -228,9 +343,14 @@ def _queues(queues: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _names(names: Sequence[str], *, field: str) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise InputError(f"{field} must be a sequence of names, not one string; write [{names!r}]", field=field)
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise keys.refuse(field, f"must be a sequence of names, not {keys.shown(names)}", "write [name]")
     return tuple(sorted({keys.check_name(name, field=field) for name in names}))
+
+
+def _level_of(task: Claimed, requires: str) -> Level:
+    level = (task.lease.queue, task.priority)
+    return level if requires == "{}" else (*level, requires)
 
 
 def default_owner() -> str:

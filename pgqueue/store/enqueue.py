@@ -11,15 +11,17 @@ from sqlalchemy import Connection
 
 from .. import keys, payload
 from ..config import DEFAULTS, Limits
-from ..errors import DatabaseError
+from ..errors import DatabaseError, InputError
 from ..ids import new_id
-from ..options import Enqueued, NewTask, Options, checked
-from .base import Base, lost_race, or_none
+from ..options import Enqueued, NewTask, Options, checked, parent_ids
+from ..statements import text_array
+from .base import lost_race, or_none
+from .depend import Depending
 
 _ADOPTIONS = 20
 
 
-class Enqueueing(Base):
+class Enqueueing(Depending):
     def enqueue_new(self, connection: Connection, task: NewTask, /) -> Enqueued:
         """Insert one task, or adopt the active task that holds its dedupe key (whose options then stay).
 
@@ -27,6 +29,10 @@ class Enqueueing(Base):
         first task.
         """
         return self._enqueue_row(connection, _row_of(task))
+
+    def enqueue_child(self, connection: Connection, task: NewTask, /) -> Enqueued:
+        """As `enqueue_new`, of a task that depends on others: several statements, so run it in a transaction."""
+        return self.enqueue_chunk(connection, [task])[0]
 
     def _enqueue_row(self, connection: Connection, row: dict[str, Any]) -> Enqueued:
         with lost_race():
@@ -50,8 +56,12 @@ class Enqueueing(Base):
             return None
         agent = row["new_agent"]
         names = {"key": row["new_dedupe_key"]} | ({"agent": agent} if agent is not None else {})
+        if row["new_dedupe_forever"]:
+            user = connection.execute(self.sql.key_user(has_agent=agent is not None), names).first()
+            if user is not None:
+                return UUID(str(user.id))
         holder = connection.execute(self.sql.key_holder(has_agent=agent is not None), names).first()
-        return None if holder is None else holder.id
+        return None if holder is None else UUID(str(holder.id))
 
     def enqueue_chunk(self, connection: Connection, tasks: Sequence[NewTask]) -> list[Enqueued]:
         """Insert at most 1,000 tasks in one statement, and one by one those whose id or key is taken.
@@ -60,6 +70,14 @@ class Enqueueing(Base):
         two such calls never wait for each other in a circle.
         """
         rows = [_row_of(task) for task in tasks]
+        parents = _parents(rows, tasks)
+        done: set[UUID] = set()
+        if parents:
+            self._refuse_circle(connection, parents)
+            done = self._completed(connection, parents.values())
+            for row in rows:
+                if row["new_waiting_on"]:
+                    row["new_waiting_on"] -= len(done.intersection(parents[row["new_id"]]))
         order: Sequence[int] = range(len(rows))
         if any(row["new_dedupe_key"] is not None for row in rows):
             order = sorted(order, key=lambda i: (rows[i]["new_agent"] or "", rows[i]["new_dedupe_key"] or ""))
@@ -73,6 +91,9 @@ class Enqueueing(Base):
             results = [Enqueued(row["new_id"], created=True) for row in rows]
         else:
             results = self._enqueue_rest(connection, rows, order, set(made))
+        if parents:
+            mine = {found.id for found in results if found.created}
+            self._link(connection, {child: above for child, above in parents.items() if child in mine}, done=done)
         if made:
             connection.execute(self.sql.hint, {"queues": sorted(set(made.values()))}).all()
         return results
@@ -140,11 +161,27 @@ def _row_of(task: NewTask) -> dict[str, Any]:
         "new_max_attempts": o.get("max_attempts", DEFAULTS.max_attempts),
         "new_not_before": o.get("not_before"),
         "new_delay": o.get("delay"),
+        "new_waiting_on": len(o["depends_on"]) if o.get("depends_on") else None,  # type: ignore[arg-type]
+        "new_requires": text_array(o["requires"]) if o.get("requires") else None,
+        "new_on_parent_failure": o.get("on_parent_failure"),
         "new_dedupe_key": o.get("dedupe_key") or None,
+        "new_dedupe_forever": True if o.get("dedupe") == "forever" else None,
         "new_timeout": o.get("timeout"),
         "new_trigger": _json(o.get("trigger"), "trigger"),
         "new_metadata": _json(o.get("metadata"), "metadata"),
     }
+
+
+def _parents(rows: Sequence[dict[str, Any]], tasks: Sequence[NewTask]) -> dict[UUID, tuple[UUID, ...]]:
+    if not any(row["new_waiting_on"] for row in rows):
+        return {}
+    parents: dict[UUID, tuple[UUID, ...]] = {}
+    for row, task in zip(rows, tasks, strict=True):
+        above = parent_ids(task.options.get("depends_on") or ())
+        # Which of the two is inserted, the server says; its edges would be the other's.
+        if parents.setdefault(row["new_id"], above) != above:
+            raise InputError(f"task {row['new_id']} comes twice, with different depends_on", field="depends_on")
+    return {child: above for child, above in parents.items() if above}
 
 
 def _json(value: Any, field: str) -> str | None:

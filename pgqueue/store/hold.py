@@ -14,20 +14,25 @@ from .. import keys, payload, sanitize
 from ..config import DEFAULTS, Limits
 from ..errors import DatabaseError, LeaseNotHeld, TransitionRefused
 from ..ids import tail
-from ..lifecycle import Event, Status, moves_of
+from ..lifecycle import TERMINAL, Event, Status, moves_of
 from ..options import Duration
 from ..payload import JSON
 from ..task import Lease, Renewed, Settled
-from .base import Base, lease_length, or_none
+from .base import lease_length, or_none
+from .depend import Depending
 from .values import Held, Settlement, lease_of
 
 _JOURNALLED = frozenset({Event.FAIL, Event.BURY, Event.RELEASE, Event.ACKNOWLEDGE})
-"""What the default journal keeps of a holder's writes: what cannot be read off the row afterwards."""
+"""What the default journal keeps of a holder's writes: what cannot be read off the row afterwards. And of a snooze that
+it ended the task: the full journal's trigger could not tell that from a release.
+"""
+
+_GIVEN_BACK = frozenset({Event.RELEASE, Event.SNOOZE})
 
 _STATUS = {status.value: status for status in Status}
 
 
-class Holding(Base):
+class Holding(Depending):
     def settle_many(
         self, connection: Connection, settlements: Sequence[Settlement], *, skip_locked: bool = True
     ) -> dict[UUID, Settled | LeaseNotHeld | None]:
@@ -38,13 +43,22 @@ class Holding(Base):
         was sent before and had succeeded (its COMMIT's answer was lost) recognises itself and counts as success.
         """
         done: dict[UUID, Settled | LeaseNotHeld | None] = {}
+        ended: dict[UUID, Status] = {}
         for event, group in itertools.groupby(sorted(settlements, key=lambda s: s.event), key=lambda s: s.event):
-            done |= self._settle(connection, event, list(group), skip_locked=skip_locked)
+            done |= self._settle(connection, event, list(group), ended, skip_locked=skip_locked)
+        self._ended(connection, ended)
         return done
 
     def _settle(
-        self, connection: Connection, event: Event, settlements: Sequence[Settlement], *, skip_locked: bool
+        self,
+        connection: Connection,
+        event: Event,
+        settlements: Sequence[Settlement],
+        ended: dict[UUID, Status],
+        *,
+        skip_locked: bool,
     ) -> dict[UUID, Settled | LeaseNotHeld | None]:
+        """One kind of event. Adds to `ended` what it ended."""
         rows = connection.execute(
             self.sql.settle(event, skip_locked=skip_locked),
             {
@@ -57,10 +71,14 @@ class Holding(Base):
         done: dict[UUID, Settled | LeaseNotHeld | None] = {
             task_id: Settled(task_id, _STATUS[status], attempts) for task_id, status, attempts, *_ in rows
         }
-        if event in _JOURNALLED:
+        ended.update((row.id, _STATUS[row.status]) for row in rows if _STATUS[row.status] in TERMINAL)
+        told = rows if event in _JOURNALLED else ()
+        if event is Event.SNOOZE:
+            told = [row for row in rows if _STATUS[row.status] in TERMINAL]
+        if told:
             details = {s.lease.task_id: s.detail for s in settlements}
             self._record(
-                connection, event, [(r.id, r.status, _attempt(event, r), r.fence, r.owner, details[r.id]) for r in rows]
+                connection, event, [(r.id, r.status, _attempt(event, r), r.fence, r.owner, details[r.id]) for r in told]
             )
         missing = [s.lease for s in settlements if s.lease.task_id not in done]
         if missing:
@@ -88,7 +106,7 @@ class Holding(Base):
         return answers
 
     def _settle_one(self, connection: Connection, settlement: Settlement) -> Settled:
-        answer = self._settle(connection, settlement.event, [settlement], skip_locked=False)[settlement.lease.task_id]
+        answer = self.settle_many(connection, [settlement], skip_locked=False)[settlement.lease.task_id]
         if isinstance(answer, Settled):
             return answer
         if isinstance(answer, LeaseNotHeld):
@@ -188,7 +206,7 @@ class Holding(Base):
 
 
 def _attempt(event: Event, row: Any) -> int:
-    return int(row.attempts) + (1 if event is Event.RELEASE else 0)
+    return int(row.attempts) + (1 if event in _GIVEN_BACK else 0)
 
 
 def not_held(lease: Lease, row: Any, *, renewed_at: datetime | None = None) -> LeaseNotHeld:

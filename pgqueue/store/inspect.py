@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from .. import keys
-from ..errors import AmbiguousId, InputError, TaskNotFound
+from ..errors import AmbiguousId, InputError, PayloadError, TaskNotFound
 from ..lifecycle import Status
+from ..payload import JSON, decode
 from ..task import Page, Task, TaskEvent
 from .base import Base, no_task, statuses
 
@@ -23,7 +24,7 @@ LOOK_BACK = 20_000
 class Inspecting(Base):
     def get(self, connection: Connection, task_id: UUID, /) -> Task:
         """The task as it stands. TaskNotFound when it never existed or was pruned."""
-        row = connection.execute(self.sql.get, {"id": task_id}).mappings().first()
+        row = connection.execute(self.sql.get, {"id": keys.check_id(task_id)}).mappings().first()
         if row is None:
             raise no_task(task_id)
         return Task.of(row)
@@ -129,9 +130,10 @@ class Inspecting(Base):
                     **row,
                     "from_status": None if row["from_status"] is None else Status(row["from_status"]),
                     "to_status": Status(row["to_status"]),
+                    "changes": _changes(row["changes"]),
                 }
             )
-            for row in connection.execute(self.sql.events_of, {"id": task_id}).mappings()
+            for row in connection.execute(self.sql.events_of, {"id": keys.check_id(task_id)}).mappings()
         ]
 
     def find(
@@ -196,3 +198,10 @@ def _dashed_tail(digits: str) -> str:
     while rest:
         text, rest = f"{rest[-4:]}-{text}", rest[:-4]
     return text
+
+
+def _changes(text: str | None) -> JSON:
+    try:
+        return None if text is None else decode(text)
+    except PayloadError:  # written by another client: jsonb holds numbers that Python does not read
+        return text

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from .. import keys
 from ..config import Limits
-from ..lifecycle import Event, Status
+from ..lifecycle import TERMINAL, Event, Status
 from ..options import Duration
-from .base import Base
+from .depend import Depending
 from .values import LONG_AGO, Reaped
 
 
-class Reaping(Base):
+class Reaping(Depending):
     def reap(
         self,
         connection: Connection,
@@ -44,6 +43,7 @@ class Reaping(Base):
             Event.EXPIRE,
             [(m.id, m.status, m.attempts, m.fence, rows[m.id].lease_owner, None) for m in moved],
         )
+        self._ended(connection, {m.id: Status(m.status) for m in moved if Status(m.status) in TERMINAL})
         back = sorted({m.queue for m in moved if m.status == Status.PENDING})
         if back:
             connection.execute(self.sql.hint, {"queues": back}).all()
@@ -53,26 +53,6 @@ class Reaping(Base):
 
     def _expire(self, connection: Connection, ids: Sequence[UUID]) -> list[Any]:
         return list(connection.execute(self.sql.apply(Event.EXPIRE), {"ids": list(ids)}))
-
-    def _each_isolated(
-        self, connection: Connection, ids: Sequence[UUID], write: Callable[[Connection, Sequence[UUID]], list[Any]]
-    ) -> list[Any]:
-        """All at once; where a row objects, one by one, so that it holds up nobody else."""
-        try:
-            with connection.begin_nested():
-                return write(connection, ids)
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise
-        done: list[Any] = []
-        for task_id in ids:
-            try:
-                with connection.begin_nested():
-                    done += write(connection, [task_id])
-            except DBAPIError as error:
-                if error.connection_invalidated:
-                    raise
-        return done
 
     def earliest_expiry(
         self, connection: Connection, *, floor: datetime = LONG_AGO

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
+from ..edges import Fate
 from ..lifecycle import Event, Status
 from ..statements import CLAIM_SIZES
 from ..task import Claimed, Lease
@@ -29,12 +31,39 @@ class Settlement(NamedTuple):
     delay: timedelta | None = None
 
 
+MetLevel: TypeAlias = tuple[str, int, str]
+"""(queue, priority, condition), of tasks whose condition is met: the condition as the server writes a text[]."""
+
+Level: TypeAlias = tuple[str, int] | MetLevel
+"""What a claim looks at as one range: (queue, priority) of tasks without a condition, or a MetLevel."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claims:
     """What a claim brought, best first within each queue, and the server's `now()` of that claim."""
 
     tasks: list[Claimed]
     now: datetime
+    levels: Sequence[Level] = ()
+    """Where each of `tasks` was found; empty where the claim was not asked to look at conditions."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Met:
+    """What one walk over the conditions of pending tasks found.
+
+    levels: those that the offers cover, with the time at which the first task of each becomes due. rest: the queues
+    whose walk was cut short, each with where to go on. now: the server's.
+    """
+
+    levels: Mapping[MetLevel, datetime]
+    rest: Mapping[str, tuple[str, int]]
+    now: datetime
+
+    @property
+    def due(self) -> list[MetLevel]:
+        """The levels that have something due."""
+        return [level for level, first in self.levels.items() if first <= self.now]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +89,15 @@ class Reaped:
     owner: str
     agent: str | None
     queue: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Swept:
+    """One edge that the sweep looked at; `parent` is None where its child could not be had, or is gone."""
+
+    child: UUID
+    parent: UUID | None
+    fate: Fate
 
 
 def lease_of(held: Held) -> Lease:

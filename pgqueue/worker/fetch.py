@@ -12,18 +12,22 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TypeAlias
 
+from sqlalchemy import Connection
+
 from ..database import Database
 from ..errors import PgqueueError
 from ..store import AgentCursor, Store, claim_size
 from ..task import Claimed
-from .floors import Floors
+from .floors import Conditions, Floors
 
 __all__ = ["Fetcher"]
 
 log = logging.getLogger("pgqueue.worker")
 
 _AGENTS_EVERY = 4
-"""Where tasks of no agent fill every claim, agents come first each so many passes all the same."""
+"""Where tasks of no agent fill every claim, agents come first each so many passes all the same.
+
+As often, in another pass, tasks with and without a condition come in any order within their priority."""
 _WALK = 500
 """Agents that one pass of the slow walk steps over."""
 _ALL = 1_000_000
@@ -37,14 +41,25 @@ _Look: TypeAlias = Callable[[int, bool], list[Claimed]]
 class Fetcher:
     """The claiming side of one worker. `run_once` is one pass; nothing here waits."""
 
-    def __init__(self, database: Database, queues: Sequence[str], *, owner: str, lease: timedelta, batch: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        queues: Sequence[str],
+        *,
+        owner: str,
+        lease: timedelta,
+        batch: int,
+        offers: Sequence[str] = (),
+    ) -> None:
         self._database = database
         self._store = Store(database.schema)
         self._queues = collections.deque(queues)
         self._owner = owner
         self._lease = lease
         self._batch = batch
+        self._offers = tuple(offers)
         self._floors = Floors()
+        self._conditions = Conditions()
         self._cursors = {queue: AgentCursor() for queue in queues}
         # (queue, agent) that settled or reaped a moment ago; filled by other threads.
         self._freed: collections.deque[tuple[str, str]] = collections.deque(maxlen=10_000)
@@ -62,6 +77,7 @@ class Fetcher:
         self._passes += 1
         if whole:
             self._floors = Floors()
+            self._conditions = Conditions()
             self._cursors = {queue: AgentCursor() for queue in self._queues}
         looks: list[_Look] = [self._due, *(functools.partial(self._of_agents, queue) for queue in self._agent_queues)]
         if self._passes % _AGENTS_EVERY == 0:
@@ -86,7 +102,7 @@ class Fetcher:
     def next_due(self) -> float | None:
         """Seconds until something becomes due that is not due now; None when nothing is planned."""
         with self._database.autocommit() as connection:
-            return self._store.next_due(connection, list(self._queues))
+            return self._store.next_due(connection, list(self._queues), met=self._conditions.met)
 
     def agent_free(self, queue: str, agent: str) -> None:
         """This agent has just settled: look at it first. Called from other threads."""
@@ -95,18 +111,46 @@ class Fetcher:
     def came_back(self, queue: str) -> None:
         """Something came back to this queue with its old place in the line."""
         self._floors.look_whole(queue)
+        self._conditions.look()
 
     def _due(self, size: int, whole: bool) -> list[Claimed]:
         queues = list(self._queues)
-        began = time.monotonic()
-        bounds = {} if whole else self._floors.bounds(queues, began)
         with self._database.autocommit() as connection:
-            claims = self._store.claim_due(
-                connection, queues, size=size, owner=self._owner, lease=self._lease, floors=bounds
-            )
+            if self._offers and self._conditions.stale(time.monotonic()):
+                self._walk_conditions(connection, queues, whole=whole)
+            met = self._conditions.met
+            began = time.monotonic()
+            bounds = {} if whole else self._floors.bounds(queues, began, met=met)
+            if met:
+                claims = self._store.claim_conditional(
+                    connection,
+                    queues,
+                    met=met,
+                    size=size,
+                    owner=self._owner,
+                    lease=self._lease,
+                    floors=bounds,
+                    shuffled=self._passes % _AGENTS_EVERY == 1,
+                )
+            else:
+                claims = self._store.claim_due(
+                    connection, queues, size=size, owner=self._owner, lease=self._lease, floors=bounds
+                )
         now = time.monotonic()
-        self._floors.learn(queues, claims, size=size, bounds=bounds, cost=now - began, now=now)
+        self._floors.learn(queues, claims, size=size, bounds=bounds, cost=now - began, now=now, met=met)
+        if len(claims.tasks) < size:
+            self._conditions.came_short()
         return claims.tasks
+
+    def _walk_conditions(self, connection: Connection, queues: Sequence[str], *, whole: bool) -> None:
+        began = time.monotonic()
+        found = self._store.met_levels(connection, queues, offers=self._offers, after=self._conditions.after)
+        while whole and found.rest:
+            more = self._store.met_levels(connection, list(found.rest), offers=self._offers, after=found.rest)
+            found = dataclasses.replace(more, levels={**found.levels, **more.levels})
+        now = time.monotonic()
+        self._conditions.learn(found, cost=now - began, now=now)
+        self._floors.keep(self._conditions.met)
 
     def _of_agents(self, queue: str, size: int, whole: bool) -> list[Claimed]:
         """Those that this worker knows first; where they are not enough, it looks on until it has seen all that is due.
@@ -138,6 +182,7 @@ class Fetcher:
                 owner=self._owner,
                 lease=self._lease,
                 cursor=self._cursors[queue],
+                offers=self._offers,
                 walk=_ALL if whole else _WALK,
                 look=look,
             )

@@ -17,14 +17,15 @@ from uuid import uuid4
 
 from ..config import DEFAULTS, VERSION, WorkerConfig
 from ..context import Context, Stop
+from ..edges import Fate
 from ..errors import ConfigError, LeaseNotHeld
 from ..keys import format_duration
 from ..lifecycle import Event, Status
-from ..maintenance import Reaper
+from ..maintenance import Pruner, Reaper, Sweeper
 from ..notify import Listener
 from ..patience import Patience
 from ..sanitize import one_line
-from ..store import Reaped, Settlement, Store
+from ..store import EDGES, Reaped, Settlement, Store
 from ..task import Claimed, Lease
 from .execute import Executor, Outcome, unknown_action
 from .fetch import Fetcher, jittered
@@ -72,7 +73,7 @@ class Worker:
         if not app.actions:
             raise ConfigError("this app has no actions: import the modules that declare them with @app.task")
         # The keeper and the listener must never wait for a pool; at the end claims are given up sooner than settles.
-        self._database = app.database.sibling(pool_size=2, application_name="pgqueue worker")
+        self._database = app.database.sibling(pool_size=4, application_name="pgqueue worker")
         self._settling = app.database.sibling(pool_size=1, application_name="pgqueue worker")
         self._keeping = app.database.sibling(pool_size=1, application_name="pgqueue keeper")
         self._store = Store(app.database.schema)
@@ -89,7 +90,14 @@ class Worker:
             make_context=self._context,
             close=self._app.aclose,
         )
-        self._fetcher = Fetcher(self._database, self.queues, owner=self.name, lease=config.lease, batch=config.batch)
+        self._fetcher = Fetcher(
+            self._database,
+            self.queues,
+            owner=self.name,
+            lease=config.lease,
+            batch=config.batch,
+            offers=config.offers,
+        )
         self._settler = Settler(
             self._settling,
             batch=2 * config.batch,
@@ -108,6 +116,8 @@ class Worker:
         self._reaper = Reaper(
             self._database, longest_sleep=config.maintenance, settle_in=config.lease / 3, reaped=self._reaped
         )
+        self._sweeper = Sweeper(self._database, longest_sleep=config.maintenance)
+        self._pruner = None if config.retention is None else Pruner(self._database, retention=config.retention)
         # Behind a pooler LISTEN is accepted and then hears nothing.
         listen = config.listen and not app.database.pooler
         self._listener = Listener(self._database, self._heard) if listen else None
@@ -136,9 +146,11 @@ class Worker:
             self._database.dispose()
             raise
         self._say_hello()
-        for part in (self._executor, self._settler, self._keeper, self._reaper, self._listener):
+        for part in (self._executor, self._settler, self._keeper, self._reaper, self._sweeper, self._pruner):
             if part is not None:
                 part.start()
+        if self._listener is not None:
+            self._listener.start()
         try:
             self._work()
         finally:
@@ -147,12 +159,13 @@ class Worker:
 
     def _say_hello(self) -> None:
         log.info(
-            "pgqueue %s worker %s: database %s, queues %s, actions %s, concurrency %d",
+            "pgqueue %s worker %s: database %s, queues %s, actions %s, %sconcurrency %d",
             VERSION,
             self.name,
             self._app.database.masked,
             ", ".join(self.queues),
             ", ".join(sorted(self._app.actions)),
+            f"offers {', '.join(self._config.offers)}, " if self._config.offers else "",
             self._config.concurrency,
         )
 
@@ -179,7 +192,10 @@ class Worker:
                     looks = iter(_LOOK_AGAIN)
                     continue
                 if last_look:
-                    return
+                    if not any(edge.fate is not Fate.LATER for edge in self._sweeper.run_once()):
+                        return
+                    idle = False
+                    continue
                 if self._config.burst and len(self._held) == 0:
                     continue
                 if woken:
@@ -257,6 +273,8 @@ class Worker:
         self._wake.set()
 
     def _heard(self, queue: str | None) -> None:
+        if queue is None or queue == EDGES:
+            self._sweeper.wake()
         if queue is None or queue in self.queues:
             self._woken = True
             self._wake.set()
@@ -310,9 +328,9 @@ class Worker:
 
     def _shut_down(self) -> int:
         """Stop in order: what has not started goes back, what runs may finish, leases are kept to the last."""
-        self._reaper.stop()
-        if self._listener is not None:
-            self._listener.stop()
+        for part in (self._reaper, self._sweeper, self._pruner, self._listener):
+            if part is not None:
+                part.stop()
         for run in self._executor.drop_waiting():
             run.ended = True
             self._done(Settlement(Event.RELEASE, run.lease))

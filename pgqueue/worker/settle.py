@@ -85,8 +85,7 @@ class Settler:
             completions = [s for s in round_ if s.event is Event.COMPLETE]
             others = [s for s in round_ if s.event is not Event.COMPLETE]
             if completions:
-                # One statement: no transaction around it, and so one round trip instead of three.
-                with self._database.autocommit() as connection:
+                with self._database.begin() as connection:
                     answers = self._store.settle_many(connection, completions)
                 done += self._heard(completions, answers)
             if others:
@@ -102,7 +101,8 @@ class Settler:
         for settlement in settlements:
             answer = answers[settlement.lease.task_id]
             if answer is None:
-                self._alone.append((time.monotonic() + _ALONE_AGAIN, settlement))
+                # Most often a child's COMMIT, which is over in a moment: the first try comes at once.
+                self._alone.append((time.monotonic(), settlement))
                 continue
             if isinstance(answer, LeaseNotHeld):
                 self._refused(settlement, answer)

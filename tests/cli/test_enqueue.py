@@ -77,6 +77,97 @@ def test_an_adopted_id_is_said(program: Program) -> None:
     assert "nothing new was made" in program("enqueue", "send", "--id", str(first)).err
 
 
+def test_an_adopted_forever_key_is_said(program: Program, client: Client) -> None:
+    words = ("send", "--dedupe-key", "k", "--dedupe", "forever")
+    first = made(program, *words)
+    client.cancel(first)
+
+    ran = program("enqueue", *words)
+
+    assert (ran.out, client.get(first).dedupe_forever) == (f"{first}\n", True)
+    assert ran.err.endswith(f"see `pgqueue show {first}`\n")
+
+
+# -- what it depends on
+
+
+def test_parents_are_named_by_whole_ids_starts_and_tails(program: Program, client: Client) -> None:
+    one, two, three = sorted(client.enqueue(action, agent=action).id for action in ("a", "b", "c"))
+    held = client.claim("a")
+    assert held is not None
+    client.complete(held)  # of whatever status
+    words = ["--depends-on", str(one), "--depends-on", two.hex[-6:], "--depends-on", f"…{three.hex[-6:]}"]
+
+    child = made(program, "send", *words, "--depends-on", str(one).upper(), "--on-parent-failure", "run")
+
+    assert [parent.id for parent in client.parents(child)] == [one, two, three]
+    task = client.get(child)
+    assert (task.waiting_on, task.on_parent_failure) == (2, "run")
+
+
+def test_a_parent_that_is_not_there_yet_is_taken_by_its_whole_id(program: Program, client: Client) -> None:
+    absent = uuid4()
+
+    ran = program("enqueue", "send", "--depends-on", str(absent))
+
+    child = UUID(ran.out.strip())
+    assert (ran.code, client.get(child).waiting_on) == (0, 1)
+    assert ran.err.startswith(f"{absent} does not exist (yet)")
+    assert ran.err.endswith(f"`pgqueue show {child}`\n")
+    made(program, "resize", "--id", str(absent))
+    assert [parent.action for parent in client.parents(child)] == ["resize"]
+
+
+def test_conditions_arrive(program: Program, client: Client) -> None:
+    task = client.get(made(program, "send", "--requires", "licence", "--requires", "gpu", "--requires", "gpu"))
+
+    assert task.requires == ("gpu", "licence")
+
+
+NO_PARENT = {
+    "an unknown tail": (("--depends-on", "abcdef"), 1, "no task 'abcdef' among those of the last 7 days; see `pgqueue"),
+    "no id": (("--depends-on", "yesterday"), 2, "'yesterday' is no task id: give the whole id"),
+    "an empty id": (("--depends-on", ""), 2, "'' is no task id"),
+    "itself": (("--depends-on", ORDER, "--id", ORDER), 2, "cannot depend on itself; leave it out"),
+    "another reaction": (("--on-parent-failure", "weep"), 2, "'weep' is not one of 'cancel', 'run'"),
+    "an empty condition": (("--requires", ""), 2, "requires"),
+    "a condition with a line break": (("--requires", "a\nb"), 2, "requires"),
+    "another dedupe": (("--dedupe", "twice", "--dedupe-key", "k"), 2, "'twice' is not one of 'active', 'forever'"),
+    "a dedupe without a key": (("--dedupe", "forever"), 2, "needs a dedupe_key; give one"),
+}
+
+
+@pytest.mark.parametrize("case", NO_PARENT)
+def test_enqueue_refuses_gates_that_cannot_be(program: Program, client: Client, case: str) -> None:
+    words, code, says = NO_PARENT[case]
+
+    ran = program("enqueue", "send", *words)
+
+    assert (ran.code, ran.out) == (code, "")
+    assert says in ran.complaint
+    assert client.count_tasks() == 0
+
+
+def test_an_ambiguous_parent_names_the_candidates(program: Program, client: Client) -> None:
+    one = client.enqueue("resize").id
+    two = client.enqueue("resize", id=UUID(int=one.int ^ (1 << 60))).id
+
+    ran = program("enqueue", "send", "--depends-on", one.hex[-6:])
+
+    assert (ran.code, ran.out, client.count_tasks()) == (1, "", 2)
+    assert all(str(parent) in ran.complaint for parent in (one, two))
+
+
+def test_a_circle_is_refused(program: Program, client: Client) -> None:
+    """A parent may come later: one that waits for the very child closes a circle."""
+    child = client.enqueue("send", depends_on=[UUID(ORDER)]).id
+
+    ran = program("enqueue", "resize", "--id", ORDER, "--depends-on", str(child))
+
+    assert (ran.code, ran.out, client.count_tasks()) == (1, "", 1)
+    assert "would wait for itself" in ran.complaint
+
+
 SECRET = "hunter2"
 REFUSED = {
     "not JSON": ((f'{{"password": "{SECRET}"',), "payload is not JSON: Expecting ',' delimiter at line 1, column 23"),
@@ -133,6 +224,19 @@ def test_enqueue_needs_an_action(program: Program) -> None:
     ran = program("enqueue")
 
     assert (ran.code, ran.complaint) == (2, "Error: Missing argument 'ACTION'. (see pgqueue enqueue --help)")
+
+
+def test_parents_are_looked_for_in_the_apps_database(
+    lost: Program, client: Client, module: Callable[[str, str], str], database_url: str
+) -> None:
+    shop = module("cli_enqueue_parents", APP.format(database=database_url)) + ":app"
+    parent = client.enqueue("resize").id
+    payload = f'{{"order_id": "{ORDER}", "to": "ada"}}'
+
+    child = made(lost, "send", payload, "--app", shop, "--depends-on", parent.hex[-6:], "--requires", "gpu")
+
+    assert [one.id for one in client.parents(child)] == [parent]
+    assert (client.get(child).queue, client.get(child).requires) == ("mail", ("gpu",))
 
 
 # -- with the App

@@ -149,6 +149,85 @@ def test_a_payload_that_python_cannot_read_is_shown_as_text(program: Program, cl
     assert shown["payload"] == f'{{"n": {number}}}'
 
 
+# -- what it depends on
+
+
+def test_show_names_the_parents_that_are_not_done(program: Program, client: Client) -> None:
+    done, held, waits = (client.enqueue("resize", agent=agent).id for agent in ("a", "b", "c"))
+    child = client.enqueue("send", depends_on=[done, held, waits]).id
+    first, second = client.claim("a"), client.claim("b", owner="web-2:4711")
+    assert first is not None
+    assert second is not None
+    client.complete(first)
+
+    out = program("show", str(child)).out
+
+    why = (
+        rf"2 of 3 parents not done: …{held.hex[-6:]} \(resize\) is running for [\d.]+s, held by web-2:4711"
+        rf" until [\d:]+Z; …{waits.hex[-6:]} \(resize\) waits since [\d:]+Z"
+    )
+    assert re.fullmatch(why, out.splitlines()[1])
+    assert f"\nwhat it depends on\n{held}\trunning\tresize\t\n{waits}\tpending\tresize\t\n{done}\tcompleted\t" in out
+    assert f" show {held}\n" in out
+    assert "on failure\tof a parent: cancelled too" in out
+
+
+def test_show_says_until_when_an_absent_parent_is_waited_for(program: Program, client: Client, sql: Sql) -> None:
+    absent = uuid4()
+    child = client.enqueue("send", depends_on=[absent], on_parent_failure="run").id
+    sql("update pgqueue.task_dependencies set look_at = '2100-01-01 14:03:09+00'")
+
+    shown = program("show", str(child))
+
+    why = f"waits for …{absent.hex[-6:]}, which does not exist (yet): let go at 2100-01-01 14:03:09Z"
+    assert shown.out.splitlines()[1] == why
+    assert f"\n{absent}\tnot there\t\t\n" in shown.out
+    assert f" show {absent}" not in shown.out
+    assert "on failure\tof a parent: runs all the same" in shown.out
+
+
+def test_show_of_a_cancelled_child_leads_to_the_parent(
+    program: Program, client: Client, dead: Callable[..., UUID]
+) -> None:
+    parent = uuid4()
+    child = client.enqueue("send", depends_on=[parent]).id
+    dead("ValueError: boom", action="resize", id=parent)
+
+    [shown] = program("show", str(child), "--json").objects
+
+    assert shown["status"] == "cancelled"
+    assert shown["why"].endswith(f"before it ever ran: its parent {parent} (resize) is dead")
+    assert [shlex.split(command)[-2:] for command in shown["commands"]] == [["show", str(parent)]]
+    [known] = shown["parents"]
+    assert (known["id"], known["action"], known["status"]) == (str(parent), "resize", "dead")
+    assert (known["last_error"], known["lifted_at"] is None, known["look_at"]) == ("ValueError: boom", False, None)
+
+
+def test_show_lists_a_few_of_many_parents_on_a_terminal_and_all_elsewhere(program: Program, client: Client) -> None:
+    parents = [client.enqueue("resize").id for _ in range(12)]
+    child = client.enqueue("send", depends_on=parents).id
+
+    seen = program.on_terminal("show", str(child), env={"NO_COLOR": "1"}).out
+    piped = program("show", str(child)).out
+
+    assert re.findall(r"^  …(\w{6})  pending    resize$", seen, re.MULTILINE) == [p.hex[-6:] for p in parents[:10]]
+    assert "  … and 2 more\n" in seen
+    assert re.findall(r"^(\S+)\tpending\tresize\t$", piped, re.MULTILINE) == [str(parent) for parent in parents]
+
+
+def test_what_parents_returned_is_never_read_by_show(program: Program, client: Client) -> None:
+    parent = client.enqueue("resize", agent="a").id
+    child = client.enqueue("send", depends_on=[parent]).id
+    held = client.claim("a")
+    assert held is not None
+    client.complete(held, {"token": "s3cr3t"})
+
+    for words in ((), ("--json",), ("--payload",)):
+        assert "s3cr3t" not in program("show", str(child), *words).out
+    assert [one.result for one in client.parents(child)] == [{"token": "s3cr3t"}]
+    assert [one.result for one in client.parents(child, results=False)] == [None]
+
+
 # -- ids
 
 

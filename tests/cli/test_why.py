@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from pgqueue.lifecycle import Status
-from pgqueue.task import Task
+from pgqueue.task import Parent, Task
 
 from .running import room
 
@@ -60,6 +60,19 @@ RUNS = "attempt 1 of 3 for 41s, held by web-2:4711 until 14:00:30Z"
 
 CASES = {
     "ready": (task(), None, "ready for 12s: waits for a worker that serves queue mail"),
+    "ready, for whoever offers its conditions": (
+        task(requires=("gpu", "two words")),
+        None,
+        (
+            "ready for 12s: waits for a claim that offers gpu, two words:"
+            " pgqueue worker --queues mail --offer gpu --offer 'two words'"
+        ),
+    ),
+    "its agent's task requires something": (
+        task(agent="host-7", requires=("server stopped",), not_before=NOW + timedelta(seconds=50)),
+        None,
+        "scheduled: due in 50s, at 14:00:50Z",
+    ),
     "ready after an expired lease": (
         task(attempts=1, last_error="lease of web-1:7 expired\nmore"),
         None,
@@ -127,6 +140,16 @@ CASES = {
         None,
         "cancelled 1m ago, before it ever ran",
     ),
+    "cancelled with its parent": (
+        ended(
+            Status.CANCELLED,
+            attempts=0,
+            started_at=None,
+            last_error="cancelled: its parent 0195f2b4-7c31-7b4a-9f00-000000d8dd91 (resize) is dead",
+        ),
+        None,
+        "cancelled 1m ago, before it ever ran: its parent 0195f2b4-7c31-7b4a-9f00-000000d8dd91 (resize) is dead",
+    ),
     "cancelled after": (
         ended(Status.CANCELLED, last_error="ValueError: boom"),
         None,
@@ -140,6 +163,128 @@ def test_why(case: str) -> None:
     asked, busy, sentence = CASES[case]
 
     assert room("why").why(asked, now=NOW, busy=busy) == sentence
+
+
+# -- parents
+
+
+def parent(number: int, status: Status | None = Status.PENDING, *, lifted: bool = False, **columns: Any) -> Parent:
+    action = None if status is None else "resize"
+    return Parent(UUID(int=number), action, status, None, None, NOW if lifted else None, columns.get("look_at"))
+
+
+def row(number: int, **columns: Any) -> Task:
+    return task(id=UUID(int=number), action="resize", **columns)
+
+
+DONE = parent(9, Status.COMPLETED, lifted=True)
+HELD = running(id=UUID(int=1), action="resize")
+
+BLOCKED: dict[str, tuple[dict[str, Any], list[Parent], list[Task], str]] = {
+    "one of several runs, another waits": (
+        {},
+        [parent(1, Status.RUNNING), parent(2), DONE, parent(8, Status.COMPLETED, lifted=True)],
+        [HELD, row(2, not_before=NOW - timedelta(seconds=12))],
+        (
+            "2 of 4 parents not done: …000001 (resize) is running for 41s, held by web-2:4711 until 14:00:30Z;"
+            " …000002 (resize) waits since 13:59:48Z"
+        ),
+    ),
+    "the only one runs": (
+        {},
+        [parent(1, Status.RUNNING)],
+        [HELD],
+        "waits for …000001 (resize), which is running for 41s, held by web-2:4711 until 14:00:30Z",
+    ),
+    "a dead one that it runs without holds nothing back": (
+        {"on_parent_failure": "run"},
+        [parent(1), parent(2, Status.DEAD, lifted=True)],
+        [],
+        "1 of 2 parents not done: …000001 (resize) is pending",
+    ),
+    "one that was revived holds nothing back any more": (
+        {"on_parent_failure": "run"},
+        [parent(1), parent(2, Status.RUNNING, lifted=True)],
+        [row(1, waiting_on=1)],
+        "1 of 2 parents not done: …000001 (resize) waits for 1 parent itself",
+    ),
+    "the only one is scheduled": (
+        {},
+        [parent(1)],
+        [row(1, not_before=NOW + timedelta(hours=2))],
+        "waits for …000001 (resize), which is due in 2h, at 16:00:00Z",
+    ),
+    "the only one is not there": (
+        {},
+        [parent(1, None, look_at=NOW + timedelta(minutes=3, seconds=9))],
+        [],
+        "waits for …000001, which does not exist (yet): let go at 14:03:09Z",
+    ),
+    "the only one is not there, and its time is up": (
+        {},
+        [parent(1, None, look_at=NOW - timedelta(seconds=1))],
+        [],
+        "waits for …000001, which does not exist (yet): the sweep is letting it go",
+    ),
+    "the only one is not there, and nobody looks": (
+        {},
+        [parent(1, None)],
+        [],
+        "waits for …000001, which does not exist (yet)",
+    ),
+    "one is dead, and the sweep is about to say so": (
+        {},
+        [parent(1, Status.DEAD, look_at=NOW), parent(2, Status.COMPLETED, look_at=NOW)],
+        [],
+        (
+            "2 of 2 parents not done: …000001 (resize) is dead: the sweep is cancelling this task;"
+            " …000002 (resize) is completed: the sweep is letting it go"
+        ),
+    ),
+    "one was cancelled, and it runs all the same": (
+        {"on_parent_failure": "run"},
+        [parent(1, Status.CANCELLED, look_at=NOW)],
+        [],
+        "waits for …000001 (resize), which is cancelled: the sweep is letting it go",
+    ),
+    "a parent that moved between two looks": (
+        {},
+        [parent(1, Status.PENDING)],
+        [HELD],
+        "waits for …000001 (resize), which is pending",
+    ),
+    "its own time has not come either": (
+        {"not_before": NOW + timedelta(hours=2)},
+        [parent(1)],
+        [],
+        "waits for …000001 (resize), which is pending; it is not due before 16:00:00Z either, in 2h",
+    ),
+    "after a failed attempt": (
+        {"attempts": 1, "last_error": "ValueError: boom"},
+        [parent(1)],
+        [],
+        "waits for …000001 (resize), which is pending; attempt 1 of 3 ended in: ValueError: boom",
+    ),
+    "its parents are not known": ({}, [], [], "waits for 1 parent"),
+}
+
+
+@pytest.mark.parametrize("case", BLOCKED)
+def test_why_of_a_task_that_waits_for_others(case: str) -> None:
+    columns, parents, rows, sentence = BLOCKED[case]
+    waiting = sum(one.lifted_at is None for one in parents) or 1
+    line = room("why").Line(parents, {one.id: one for one in rows})
+
+    assert room("why").why(task(waiting_on=waiting, **columns), now=NOW, busy=None, line=line) == sentence
+
+
+def test_why_names_a_few_of_many_parents() -> None:
+    line = room("why").Line([parent(number) for number in range(1, 10_001)])
+
+    sentence = room("why").why(task(waiting_on=10_000), now=NOW, busy=None, line=line)
+
+    assert sentence.startswith("10,000 of 10,000 parents not done: …000001 (resize) is pending; ")
+    assert sentence.endswith("; …000003 (resize) is pending; and 9,997 more")
 
 
 def test_why_is_one_short_sentence_whatever_the_error() -> None:

@@ -51,12 +51,13 @@ def test_what_is_not_set_is_not_passed(worker: Callable[..., Ran]) -> None:
 def test_every_option_is_a_field_of_the_config(worker: Callable[..., Ran]) -> None:
     words = (
         "-q mail,default -q slow -c 50 --lease 90s --poll 1s --no-listen --drain 5m --cancel-grace 2s"
-        " --maintenance 500ms --burst --name web-2 --batch 10"
+        " --maintenance 500ms --burst --name web-2 --batch 10 --offer licence --offer gpu,gpu --retention 30d"
     )
     options, _, _ = told(worker(*words.split()))
 
     config = WorkerConfig.of(options)
     assert config.queues == ("mail", "default", "slow")
+    assert config.offers == ("gpu", "licence")
     assert (config.concurrency, config.listen, config.burst, config.name, config.batch) == (
         50,
         False,
@@ -64,6 +65,7 @@ def test_every_option_is_a_field_of_the_config(worker: Callable[..., Ran]) -> No
         "web-2",
         10,
     )
+    assert config.retention == datetime.timedelta(days=30)
     spans = (config.lease, config.poll, config.drain, config.cancel_grace, config.maintenance)
     assert [span.total_seconds() for span in spans] == [90, 1, 300, 2, 0.5]
     assert options.keys() == WorkerConfig.__dataclass_fields__.keys()
@@ -72,16 +74,21 @@ def test_every_option_is_a_field_of_the_config(worker: Callable[..., Ran]) -> No
 def test_variables_stand_for_options_and_yield_to_them(worker: Callable[..., Ran]) -> None:
     env: dict[str, str | None] = {
         "PGQUEUE_WORKER_QUEUES": "mail, two words",
+        "PGQUEUE_WORKER_OFFERS": "gpu,licence",
         "PGQUEUE_WORKER_CONCURRENCY": "7",
         "PGQUEUE_WORKER_CANCEL_GRACE": "3s",
         "PGQUEUE_WORKER_BURST": "1",
         "PGQUEUE_WORKER_LEASE": "",
+        "PGQUEUE_WORKER_RETENTION": "off",
     }
     options, _, _ = told(worker("-c", "9", env=env))
 
     assert options["queues"] == ["mail", "two words"]
+    assert options["offers"] == ["gpu", "licence"]
     assert (options["concurrency"], options["burst"], options["cancel_grace"].seconds) == (9, True, 3)
     assert "lease" not in options
+    assert options["retention"] == "off"
+    assert WorkerConfig.of(options).retention is None
 
 
 def test_the_app_may_come_from_a_variable(module: Callable[[str, str], str], lost: Program) -> None:
@@ -119,7 +126,11 @@ def test_the_workers_status_is_the_exit_code(module: Callable[[str, str], str], 
         (("--batch", "1001"), "batch cannot be 1001"),
         (("-q", "x" * 513), "queues has 513 bytes"),
         (("-q", ""), "queues is empty; give at least one name, or leave it out"),
+        (("--offer", ""), "offers is empty; give at least one name, or leave it out"),
+        (("--offer", "a\nb"), "offers holds a control character"),
         (("--name", ""), "name is empty"),
+        (("--retention", "never"), "retention cannot be 'never'"),
+        (("--retention=-1d",), "retention cannot be '-1d'"),
         (("--schema", "1st"), "schema cannot be '1st'"),
         (("--app-dir", "no-such-directory"), "--app-dir no-such-directory is no directory"),
     ],

@@ -59,15 +59,28 @@ def test_inventory_of_a_small_tree(demo: Demo, tree: Path, temporary: Left) -> N
     assert found["database"] == "embedded"
     assert found["matches"] is True
     assert found["ordered"] is True
-    assert found["files"] == found["completed"] == len(files) == 4
+    assert found["files"] == len(files) == 4
     assert found["folders"] == 3
+    # A summary for each of these and for the scratch files, and the total.
+    assert found["summaries"] == 5
+    assert found["completed"] == 4 + 5
     assert found["bytes"] == sum(map(len, files))
     assert found["lines"] == sum(content.count(b"\n") for content in files)
     lines = sorted((str(path), path.read_bytes()) for path in tree.rglob("*") if path.is_file())
     whole = "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in lines)
     assert found["digest"] == hashlib.sha256(whole.encode()).hexdigest()
     assert reasons(found) == EXPECTED_DEAD
-    assert found["tasks"] == found["attempts"] == 4 + len(EXPECTED_DEAD)
+    assert found["tasks"] == found["attempts"] == 4 + len(EXPECTED_DEAD) + 5
+    assert found["missing"] == len(EXPECTED_DEAD)
+    total, *folders = found["tree"]
+    assert (total["name"], total["files"], total["missing"]) == ("", 4, len(EXPECTED_DEAD))
+    assert (total["bytes"], total["lines"]) == (found["bytes"], found["lines"])
+    assert [(one["name"], one["files"], one["missing"]) for one in folders] == [
+        ("scratch", 0, len(EXPECTED_DEAD)),
+        ("docs/deep", 1, 0),
+        ("docs", 1, 0),
+        (".", 2, 0),
+    ]
     assert (found["workers"], found["kill"], found["rerun_ids"], found["logs"]) == (2, None, [], None)
     assert "comparing with a direct walk" in ran.err
     assert temporary() == before
@@ -93,6 +106,13 @@ def test_files_of_any_name(demo: Demo, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     assert (ran.record["files"], ran.record["folders"]) == (len(folders) * len(names) + 1, len(folders))
     assert reasons(ran.record) == EXPECTED_DEAD | {"to-nowhere%FF": "a link that leads nowhere, to /no/such/place"}
+    assert ran.record["missing"] == len(EXPECTED_DEAD) + 1
+    holes = {one["name"]: (one["files"], one["missing"]) for one in ran.record["tree"] if one["missing"]}
+    assert holes == {
+        "": (ran.record["files"], len(EXPECTED_DEAD) + 1),
+        "scratch": (0, len(EXPECTED_DEAD)),
+        ".": (len(names) + 1, 1),
+    }
 
 
 @pytest.mark.heavy
@@ -104,6 +124,8 @@ def test_kill_one_ends_in_the_same_totals(killed: tuple[Path, Ran]) -> None:
     assert (found["files"], found["bytes"]) == (len(files), sum(map(len, files)))
     assert reasons(found) == EXPECTED_DEAD
     assert found["ordered"] is True
+    assert (found["summaries"], found["missing"]) == (30 + 2, len(EXPECTED_DEAD))
+    assert (found["tree"][0]["files"], found["tree"][0]["bytes"]) == (len(files), found["bytes"])
     held, again = set(found["kill"]["held"]), set(found["rerun_ids"])
     assert again
     # What it had settled in the moment of its death may be seen as still held.
@@ -139,7 +161,7 @@ def test_printed_lines_can_be_pasted(demo: Demo, tree: Path, environment: Mappin
     assert ran.out.startswith(f"inventory\t{tree}\n")
     lines = [line.strip() for line in ran.out.splitlines() if line.startswith("  ")]
     verbs = [re.findall(r"pgqueue (\w+)", line)[0] for line in lines]
-    assert verbs == ["list", "show", "retry", "worker", "stats"]
+    assert verbs == ["list", "show", "retry", "worker", "show", "stats"]
 
     # Another directory, to which only the module itself is missing where it was not installed.
     said = [
@@ -156,12 +178,15 @@ def test_printed_lines_can_be_pasted(demo: Demo, tree: Path, environment: Mappin
     ]
 
     assert [done.returncode for done in said] == [0] * len(lines), [done.stderr for done in said]
-    listed, shown, retried, worked, counted = said
+    listed, shown, retried, worked, total, counted = said
     assert len(listed.stdout.splitlines()) == len(EXPECTED_DEAD)
     assert "inventory\tdead" in shown.stdout
     assert "a link that leads nowhere, to nowhere" in shown.stdout
     assert retried.stdout.endswith("\tpending\n")
     assert "stopped" in worked.stderr
+    assert "\ttotal\tcompleted\n" in total.stdout
+    assert f'"missing": {len(EXPECTED_DEAD)}' in total.stdout
+    assert total.stdout.count("\tcompleted\tsummary\t") == 4
     assert "dead" in counted.stdout
     task_id = UUID(retried.stdout.split("\t")[0])
     events = demo_events(task_id, environment)
@@ -187,7 +212,7 @@ def test_database_that_is_named_is_migrated_and_used(demo: Demo, tree: Path, emp
     assert ran.code == 0, ran.err
     assert "was migrated from nothing" in ran.err
     assert ran.record["database"] == empty_database_url
-    assert [shlex.split(line)[-1] for line in ran.record["commands"]] == [empty_database_url] * 5
+    assert [shlex.split(line)[-1] for line in ran.record["commands"]] == [empty_database_url] * 6
 
 
 @pytest.mark.heavy
@@ -212,6 +237,7 @@ def test_difference_is_told_and_the_logs_are_kept(demo: Demo, tree: Path, enviro
     assert ran.record["matches"] is False
     assert any(line.startswith("bytes: ") for line in ran.record["differences"])
     assert any("growing: the task says sha256" in line for line in ran.record["differences"])
+    assert any("total: the summary says sha256" in line for line in ran.record["differences"])
     assert ran.err.splitlines()[-1].startswith("Error: tasks and direct walk differ: bytes: ")
     logs = Path(ran.record["logs"])
     assert sorted(os.listdir(logs)) == ["worker-1.log", "worker-2.log"]

@@ -36,6 +36,7 @@ def drawn(ran: Ran) -> str:
     known = ran.record
     fields = {field: known[field] for field in report.Report.__dataclass_fields__}
     fields["dead"] = [report.Dead(**dead) for dead in known["dead"]]
+    fields["tree"] = [report.Branch(**one) for one in known["tree"]]
     fields["kill"] = report.Kill(**known["kill"])
     fields["directory"] = f"…/{'/'.join(known['directory'].split('/')[-2:])}"
     fields["commands"] = [re.sub(r"^.*? (?=list|show|retry|worker|stats)", "pgqueue ", c) for c in known["commands"]]
@@ -53,8 +54,8 @@ def shape(svg: str) -> list[str]:
     lines = []
     for _, pieces_of_line in itertools.groupby(pieces, key=lambda piece: piece[1]):
         same = list(pieces_of_line)
-        line = html.unescape("".join(text for *_, text in same)).replace("\xa0", " ").rstrip()
-        line = re.sub(r"^…\w{6} *", "", line)
+        line = html.unescape(" ".join(text for *_, text in same)).replace("\xa0", " ").rstrip()
+        line = re.sub(r"└.*", "└", re.sub(r"^…\w{6} *", "", line))
         folded = float(same[0][0]) > 0
         if not folded and "scratch/unreadable" not in line:
             start = re.split(r"demo-|[\d/…]|(?<=show|etry) ", line)[0]
@@ -81,4 +82,12 @@ def test_picture_shows_what_the_demo_shows(killed: tuple[Path, Ran], environment
 
     assert seen == shape(drawn(killed[1])), "the demo's last screen has changed: take its picture anew"
     assert seen[0] == "$ pgqueue demo --kill-one"
-    assert {"inventory", "killed worker-", "pgqueue list --status dead --queue", "pgqueue retry"} <= set(seen)
+    assert {
+        "inventory",
+        "sums",
+        "total",
+        "└",
+        "killed worker-",
+        "pgqueue list --status dead --queue",
+        "pgqueue retry",
+    } <= set(seen)

@@ -23,9 +23,6 @@ from pgqueue.options import Options
 
 from .pages import PAGES, name
 
-NOT_YET = frozenset({"retention", "orphan_grace", "PARENTS"})
-"""Settings that stand in the code for a later release: no page may promise what they are for."""
-
 _DEFAULTS: Mapping[str, str] = {
     "queue": "the queue of an action or an enqueue that names none",
     "schema": "where the tables are",
@@ -37,6 +34,8 @@ _DEFAULTS: Mapping[str, str] = {
     "maintenance": "how long a reaper sleeps at the most",
     "drain": "how long handlers may go on after the first signal",
     "cancel_grace": "how long a handler that was asked to stop may unwind",
+    "retention": "how long completed and cancelled tasks are kept; dead ones are kept until told",
+    "orphan_grace": "how long a parent that does not exist is waited for; `meta.orphan_grace` decides",
 }
 _LIMITS: Mapping[str, str] = {
     "PRIORITY": "priority, higher first",
@@ -47,6 +46,7 @@ _LIMITS: Mapping[str, str] = {
     "ERROR_BYTES": "`last_error`; what is longer is cut in the middle",
     "MESSAGE_BYTES": "a progress message; what is longer is cut in the middle",
     "BATCH": "tasks of one claim, and of one chunk of `enqueue_many`",
+    "PARENTS": "tasks that one depends on",
 }
 
 
@@ -95,7 +95,7 @@ def limits() -> Mapping[str, Any]:
 
 def _defaults() -> str:
     values = dataclasses.asdict(DEFAULTS)
-    rows = [(f"`{name}`", shown(value), _DEFAULTS[name]) for name, value in values.items() if name not in NOT_YET]
+    rows = [(f"`{name}`", shown(value), _DEFAULTS[name]) for name, value in values.items()]
     return table(("what", "default", "means"), rows)
 
 
@@ -112,9 +112,7 @@ def _worker() -> str:
 
 
 def _limits() -> str:
-    return table(
-        ("what", "limit"), [(_LIMITS[name], shown(value)) for name, value in limits().items() if name not in NOT_YET]
-    )
+    return table(("what", "limit"), [(_LIMITS[name], shown(value)) for name, value in limits().items()])
 
 
 def _backoff() -> str:

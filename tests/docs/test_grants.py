@@ -14,6 +14,8 @@ from pgqueue import migrate
 from pgqueue.client import Client
 from pgqueue.database import Database
 from pgqueue.errors import DatabaseError
+from pgqueue.ids import new_id
+from pgqueue.options import NewTask
 
 from .pages import ROOT, blocks
 
@@ -86,12 +88,16 @@ def test_producer_enqueues_and_looks_and_no_more(as_role: As) -> None:
     assert client.get(made.id).payload == {"n": 1}
     with psycopg.connect(producer.url) as connection:
         client.on(connection).enqueue("ping")
+    client.enqueue("ping", depends_on=[made.id])
 
     for verb in (
         lambda: client.cancel(made.id),
+        lambda: client.set_gate(made.id),
+        client.sweep,
         lambda: client.claim("host-7"),
         lambda: client.claim_batch("default"),
         client.reap,
+        lambda: client.prune(retention=0),
     ):
         with pytest.raises(DatabaseError, match="may not"):
             verb()
@@ -104,6 +110,35 @@ def test_producer_enqueues_and_looks_and_no_more(as_role: As) -> None:
         "create table pgqueue.mine (id int)",
     ):
         assert refused(producer, statement), statement
+
+
+def test_producer_enqueues_children_and_workers_see_to_the_rest(as_role: As) -> None:
+    producer, worker = Client(as_role("queue_producer")), Client(as_role("queue_worker"))
+    done, dead, alive = (producer.enqueue("parent", agent=name).id for name in ("done", "dead", "alive"))
+    for name in ("done", "dead"):
+        held = worker.claim(name)
+        assert held is not None
+        worker.complete(held) if name == "done" else worker.bury(held, "no use")
+
+    free = producer.enqueue("child", depends_on=[done]).id
+    doomed = producer.enqueue("child", depends_on=[done, dead]).id
+    waits = producer.enqueue("child", depends_on=[done, alive]).id
+    absent = producer.enqueue("child", depends_on=[new_id()]).id
+    many = producer.enqueue_many([NewTask("child", None, {"depends_on": [above]}) for above in (done, alive)])
+    with psycopg.connect(producer.database.url) as connection:
+        late = producer.on(connection).enqueue("child", depends_on=[alive]).id
+        held = worker.claim("alive")
+        assert held is not None
+        worker.complete(held)
+    worker.sweep()
+
+    assert worker.set_gate(absent)
+    assert worker.get(doomed).status == "cancelled"
+    for child in (free, waits, absent, late, *(made.id for made in many)):
+        assert (worker.get(child).status, worker.get(child).waiting_on) == ("pending", 0)
+    assert [parent.status for parent in producer.parents(doomed)] == ["completed", "dead"]
+    for statement in ("delete from pgqueue.task_dependencies", "update pgqueue.task_dependencies set look_at = now()"):
+        assert refused(producer.database, statement), statement
 
 
 def test_worker_does_all_that_workers_and_people_do_and_no_more(as_role: As) -> None:
@@ -123,16 +158,19 @@ def test_worker_does_all_that_workers_and_people_do_and_no_more(as_role: As) -> 
     assert held is not None
     client.evict(held.id, by="ada")
     client.cancel(held.id, by="ada")
+    client.reschedule(client.enqueue("ping").id, delay=60)
     client.reap()
+    child = client.enqueue("ping", depends_on=[done]).id
+    client.set_gate(child, depends_on=[task.id])
+    client.sweep()
     assert [event.event for event in client.events(task.id)] == ["fail", "revive", "evict", "cancel"]
     assert client.get(done).status == "completed"
     with worker.raw() as connection:
         connection.execute("listen pgqueue_tasks")
+    assert client.prune(retention=0, dead=0).tasks > 0
 
     for statement in (
-        "delete from pgqueue.tasks",
         "truncate pgqueue.tasks",
-        "delete from pgqueue.task_events",
         "update pgqueue.task_events set detail = null",
         "update pgqueue.meta set oldest_program = '9'",
         "alter table pgqueue.tasks disable trigger user",
@@ -150,25 +188,3 @@ def test_other_sql_of_the_page_runs(text: str, database_url: str) -> None:
 
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute(text.encode())
-
-
-def test_housekeeping_takes_what_is_old_and_finished_and_its_events(database_url: str) -> None:
-    [prune] = [text for text in SQL if "delete from pgqueue.tasks" in text]
-    client = Client(database_url)
-    old, new, dead, waiting = (client.enqueue("ping", max_attempts=1).id for _ in range(4))
-    for task_id in (old, new):
-        client.cancel(task_id)
-    client.cancel(waiting)
-    again = client.enqueue("ping").id
-    client.bury(client.claim_batch("default", limit=1)[0], "no use")
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(
-            "update pgqueue.tasks set finished_at = now() - interval '8 days' where id = any(%s)", [[old, dead]]
-        )
-        connection.execute(prune.encode())
-    left = {task.id for task in client.list_tasks()}
-    events = (client.events(old), len(client.events(new)))
-    client.close()
-
-    assert left == {new, dead, waiting, again}
-    assert events == ([], 1)

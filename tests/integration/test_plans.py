@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from uuid import uuid4
 
 import psycopg
@@ -21,7 +21,8 @@ from sqlalchemy import event as listening
 from pgqueue.database import Database
 from pgqueue.lifecycle import Event, Status
 from pgqueue.options import NewTask
-from pgqueue.store import AgentCursor, Settlement, Store
+from pgqueue.statements.prune import Kind
+from pgqueue.store import LONG_AGO, AgentCursor, Settlement, Store
 from pgqueue.task import Lease
 from tests.support import connect
 
@@ -31,11 +32,27 @@ LEASE = Lease(uuid4(), uuid4(), 1, "agent-1", "default", datetime.now(UTC))
 # What each may look through. Several: the planner's choice among them is as good.
 INDEXES: dict[str, set[str]] = {
     "claim_due": {"claim_due", "tasks_pkey"},
+    "met_levels": {"claim_conditional"},
+    "claim_conditional": {"claim_due", "claim_conditional", "tasks_pkey"},
     "free_agents": {"due_agent", "claim_agent", "uniq_running_per_agent"},
     "claim_agents": {"claim_agent", "uniq_running_per_agent", "tasks_pkey"},
     "expired": {"running"},
     "earliest_expiry": {"running"},
-    "next_due": {"claim_due", "due_agent"},
+    "next_due": {"claim_due", "due_agent", "claim_conditional"},
+    "find_by_dedupe_key": {"dedupe_history"},
+    "key in nobody's past": {"dedupe_history"},
+    "find_pending": {"claim_agent", "due_agent", "blocked_agent", "tasks_pkey"},
+    "next_pending": {"claim_agent", "due_agent", "blocked_agent"},
+    "has_active": {"uniq_running_per_agent", "claim_agent", "due_agent", "blocked_agent"},
+    "replace_payload": {"tasks_pkey"},
+    "reschedule": {"tasks_pkey"},
+    "prunable finished": {"prunable", "task_dependencies_parent"},
+    "prunable forever": {"uniq_forever_dedupe", "task_dependencies_parent"},
+    "prunable dead": {"dead", "task_dependencies_parent"},
+    "prunable all dead": {"dead", "task_dependencies_parent"},
+    "delete_tasks": {"tasks_pkey", "task_dependencies_parent"},
+    "delete_edges": {"task_dependencies_pkey"},
+    "delete_events": {"task_events_task"},
     "renew": {"tasks_pkey"},
     "report": {"tasks_pkey"},
     "holders": {"tasks_pkey"},
@@ -51,6 +68,11 @@ def work(store: Store, connection: Any) -> Iterator[str]:
     """Each of the statements once; yields the name of the one that was sent last."""
     store.claim_due(connection, ["default", "other"], size=100, owner="me", lease=MINUTE)
     yield "claim_due"
+    store.met_levels(connection, ["default", "other"], offers=["gpu", "net"])
+    yield "met_levels"
+    met = [("default", 0, "{gpu}"), ("other", 0, "{gpu,net}")]
+    store.claim_conditional(connection, ["default", "other"], met=met, size=100, owner="me", lease=MINUTE)
+    yield "claim_conditional"
     store.claim_agents(connection, "default", size=100, owner="me", lease=MINUTE, cursor=AgentCursor())
     yield "free_agents"
     store._claim_heads(connection, "default", ["agent-1", "agent-2"], owner="me", lease=MINUTE, offers=())
@@ -76,8 +98,33 @@ def work(store: Store, connection: Any) -> Iterator[str]:
     yield "expired"
     store.earliest_expiry(connection)
     yield "earliest_expiry"
-    store.next_due(connection, ["default", "other"])
+    store.next_due(connection, ["default", "other"], met=met)
     yield "next_due"
+    store.find_by_dedupe_key(connection, "k", agent="agent-1")
+    yield "find_by_dedupe_key"
+    store.find_by_dedupe_key(connection, "k")
+    yield "key in nobody's past"
+    store.find_pending(connection, "noop", agent="agent-1")
+    yield "find_pending"
+    connection.execute(store.sql.next_pending, {"action": "noop", "agent": "agent-1"})
+    yield "next_pending"
+    store.has_active(connection, "noop", agent="agent-1")
+    yield "has_active"
+    connection.execute(store.sql.replace_payload, {"task_id": LEASE.task_id, "payload_text": "1"})
+    yield "replace_payload"
+    times = {"moved": True, "new_not_before": None, "new_delay": MINUTE, "new_priority": None}
+    connection.execute(store.sql.reschedule, {"task_id": LEASE.task_id, **times})
+    yield "reschedule"
+    for kind in get_args(Kind):
+        bound = {"retention": MINUTE, "dead": MINUTE, "floor": LONG_AGO, "limit": 1000}
+        connection.execute(store.sql.prunable(kind), bound)
+        yield f"prunable {kind}"
+    connection.execute(store.sql.delete_tasks, {"ids": [LEASE.task_id]})
+    yield "delete_tasks"
+    connection.execute(store.sql.delete_edges, {"ids": [LEASE.task_id]})
+    yield "delete_edges"
+    connection.execute(store.sql.delete_events, {"ids": [LEASE.task_id]})
+    yield "delete_events"
     connection.execute(store.sql.key_holder(has_agent=True), {"agent": "agent-1", "key": "k"})
     yield "key of an agent"
     connection.execute(store.sql.key_holder(has_agent=False), {"key": "k"})
@@ -89,7 +136,7 @@ def sent(database: Database) -> dict[str, tuple[str, dict[str, Any]]]:
     last: list[tuple[str, dict[str, Any]]] = []
 
     def note(_connection: Any, _cursor: Any, text: str, values: Any, *_: Any) -> None:
-        if "tasks" in text:
+        if "pgqueue." in text:
             last.append((text, dict(values)))
 
     found: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -136,6 +183,8 @@ insert into pgqueue.tasks (id, queue, action, agent, priority, not_before, dedup
          clock_timestamp() + case when n % 2 = 0 then interval '1 day' else -interval '1 s' * (n % 1000) end,
          'key-' || n
   from generate_series(1, 6000) n;
+insert into pgqueue.tasks (id, queue, action, priority, requires)
+  select gen_random_uuid(), 'default', 'noop', n % 3, array['gpu', 'c-' || n % 500] from generate_series(1, 6000) n;
 insert into pgqueue.tasks (id, queue, action, status, finished_at)
   select gen_random_uuid(), 'default', 'noop', 'completed', now() from generate_series(1, 6000) n;
 insert into pgqueue.tasks (id, queue, action, status, lease_owner, lease_token, lease_expires_at, attempts, fence)
@@ -172,7 +221,7 @@ Loaded = tuple[Prepared, dict[str, tuple[str, dict[str, Any]]]]
 @pytest.mark.parametrize("name", INDEXES)
 def test_plan_prepared_on_an_empty_table_stays_an_index_scan_when_it_is_full(name: str, loaded: Loaded) -> None:
     plan = loaded[0].plan(name)
-    assert "Seq Scan on tasks" not in plan, plan
+    assert "Seq Scan on task" not in plan, plan
     used = set(re.findall(r"Index (?:Only )?Scan (?:Backward )?using (\w+)", plan)) | set(
         re.findall(r"Bitmap Index Scan on (\w+)", plan)
     )
@@ -184,7 +233,7 @@ def test_plan_prepared_on_an_empty_table_stays_an_index_scan_when_it_is_full(nam
 def test_statement_binds_neither_a_status_nor_a_claims_limit(name: str, loaded: Loaded) -> None:
     text, values = loaded[1][name]
     assert not set(map(str, Status)) & {str(value) for value in values.values()}
-    if name in ("claim_due", "claim_agents", "free_agents"):
+    if name in ("claim_due", "claim_conditional", "met_levels", "claim_agents", "free_agents"):
         assert not re.search(r"(?i)limit\s+%\(", text)
     if name.startswith("settle") or name in ("renew", "report"):
         # Named in the WHERE, it would make the planner hash the whole index of what runs.

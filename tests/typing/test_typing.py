@@ -1,4 +1,4 @@
-"""The type checker accepts what users write and refuses 13 mistakes; at run time the same mistakes are typed errors."""
+"""The type checker accepts what users write and refuses 19 mistakes; at run time the same mistakes are typed errors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from pgqueue import App, ConfigError, Context, InputError, PayloadError
+from pgqueue import App, ConfigError, Context, Enqueued, InputError, PayloadError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-MISTAKES = 13
+MISTAKES = 19
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,21 @@ WRONG: dict[str, tuple[Callable[[], Any], type[InputError], str | None, str]] = 
     "an option that is misspelt": (lambda: plain.using(prority=3), InputError, "prority", "the options are"),
     "an option of another type": (lambda: plain.using(priority="high"), InputError, "priority", "from -9 to 9"),
     "a duration as text": (lambda: plain.using(timeout="30s"), InputError, "timeout", "in seconds or as a timedelta"),
+    "one parent where parents are meant": (
+        lambda: plain.using(depends_on=Enqueued(UUID(int=1), created=True)),
+        InputError,
+        "depends_on",
+        "write [parent]",
+    ),
+    "an id as text": (lambda: plain.using(depends_on=[str(UUID(int=1))]), InputError, "depends_on", "pass UUID(text)"),
+    "a reaction that there is not": (
+        lambda: plain.using(on_parent_failure="ignore"),
+        InputError,
+        "on_parent_failure",
+        "cancel",
+    ),
+    "a dedupe that there is not": (lambda: plain.using(dedupe="for ever"), InputError, "dedupe", "forever"),
+    "a condition that is no name": (lambda: plain.using(requires=[1]), InputError, "requires", "requires"),
     "an async session": (lambda: plain.enqueue_on(_async_session(), to="a"), InputError, "connection", "async verb"),
     "a session, awaited": (
         lambda: asyncio.run(_awaited(plain.aenqueue_on(_session(), to="a"))),

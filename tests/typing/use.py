@@ -19,7 +19,9 @@ from pgqueue import (
     Client,
     Context,
     Enqueued,
+    Gated,
     NewTask,
+    Parent,
     Permanent,
     Renewed,
     RetryAfter,
@@ -77,6 +79,19 @@ def mixed(ctx: Context, url: str) -> Snooze | None:
     return Snooze(30)
 
 
+@app.task
+def gathers(ctx: Context, name: str) -> int:
+    parents = ctx.parents()
+    assert_type(parents, list[Parent])
+    assert_type(parents[0].status, Status | None)
+    return sum(parent.result == name for parent in parents)
+
+
+@app.task
+async def agathers(ctx: Context) -> int:
+    return len([parent.last_error for parent in await ctx.aparents()])
+
+
 assert_type(plain.enqueue(to="a"), Enqueued)
 plain.enqueue("a", "b")
 with_ctx.enqueue(to="a", subject="b")
@@ -96,6 +111,9 @@ def blocking(
     plain.using(agent="host-7", account="acme", queue="mail", max_attempts=9, timeout=None).enqueue(to="a")
     plain.using(not_before=datetime.now(UTC), trigger={"user": "u"}, metadata={"trace": "t"}).enqueue("a")
     made = plain.using(dedupe_key="x").enqueue_on(connection, to="a")
+    plain.using(depends_on=[made, made.id], on_parent_failure="run", requires=["gpu"]).enqueue(to="a")
+    plain.using(depends_on=(made,), requires=("gpu", "licence")).enqueue(to="a")
+    plain.using(depends_on={made.id}, dedupe_key="x", dedupe="forever").enqueue(to="a")
     assert_type(made.id, UUID)
     assert_type(made.created, bool)
     plain.enqueue_on(session, to="a")
@@ -136,6 +154,11 @@ def client_verbs(client: Client, session: Session) -> None:
     assert_type(client.get(made.id), Task)
     assert_type(client.cancel(made.id, by="me"), Status)
     assert_type(client.stats(), dict[str, int])
+    gated = client.set_gate(made.id, depends_on=[made], requires=["gpu"], on_parent_failure="run", by="me")
+    assert_type(gated, Gated)
+    assert_type(gated.status, Status | None)
+    assert_type(client.parents(made.id, results=False), list[Parent])
+    client.enqueue("send", depends_on=[made.id], dedupe_key="x", dedupe="active")
     client.on(session).complete(client.claim_batch()[0])
 
 
@@ -148,3 +171,5 @@ async def async_client_verbs(client: AsyncClient, session: AsyncSession) -> None
     assert_type(await client.claim("host-7"), Claimed | None)
     assert_type(await client.get(made.id), Task)
     assert_type(await client.on(session).retry(made.id), Task)
+    assert_type(await client.set_gate(made.id), Gated)
+    assert_type(await client.parents(made.id), list[Parent])

@@ -16,6 +16,12 @@ with_ctx.enqueue("a", "b")  # E
 plain.using(prority=3).enqueue(to="a")  # E
 plain.using(priority="high").enqueue(to="a")  # E
 plain.using(timeout="30s").enqueue(to="a")  # E
+plain.using(depends_on=plain.enqueue(to="a")).enqueue(to="a")  # E
+plain.using(depends_on=["0195f2b4-7c31-7b4a-9f00-0123456789ab"]).enqueue(to="a")  # E
+plain.using(on_parent_failure="ignore").enqueue(to="a")  # E
+plain.using(dedupe="for ever", dedupe_key="k").enqueue(to="a")  # E
+plain.using(requires=[1]).enqueue(to="a")  # E
+app.client.set_gate(plain.enqueue(to="a"))  # E
 
 
 async def f(s: AsyncSession, t: Session) -> None:

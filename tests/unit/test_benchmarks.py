@@ -40,3 +40,22 @@ def test_drain_reports_floor_and_both_kinds_of_handlers(server: servers.Provided
     assert result["machine"].keys() >= {"cores", "python"}
     assert result["settings"].keys() >= {"tasks", "batch", "concurrency", "floor_batch"}
     assert "ratio_to_floor" in result["summary"]["async"]
+
+
+@pytest.mark.heavy
+def test_journal_reports_both_settings(server: servers.Provided) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "journal", "--tasks", "200", "--rounds", "1", "--json"],
+        cwd=ROOT,
+        env={"PGQUEUE_DATABASE_URL": server.url, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert [run["mode"] for run in result["runs"]] == ["failures", "full"]
+    assert result["summary"]["failures"]["rate_of_base"]["median"] == 1
+    assert result["summary"]["full"]["wal_bytes_per_task_of_base"]["median"] > 1

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -196,7 +197,15 @@ WRONG_OPTIONS: list[tuple[str, object]] = [
     ("trigger", "user"),
     ("metadata", [1]),
     ("prority", 3),
-    ("depends_on", []),
+    ("depends_on", ["0190"]),
+    ("depends_on", "0190"),
+    ("depends_on", UUID(int=1)),
+    ("on_parent_failure", "ignore"),
+    ("requires", "gpu"),
+    ("requires", [""]),
+    ("requires", ["x" * 500, "y" * 500, "z" * 500]),
+    ("dedupe", "once"),
+    ("dedupe", "forever"),
 ]
 
 

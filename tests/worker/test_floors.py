@@ -14,7 +14,7 @@ from pgqueue.database import Database
 from pgqueue.ids import new_id
 from pgqueue.options import NewTask
 from pgqueue.statements import LEVELS
-from pgqueue.store import SLACK, Claims
+from pgqueue.store import SLACK, Claims, Level
 from pgqueue.task import Claimed, Lease
 from pgqueue.worker import floors as module
 from pgqueue.worker.fetch import Fetcher
@@ -175,7 +175,7 @@ class Backlog:
         assert len(found) == 5, "the backlog is used up: nothing proves that a full look found it"
         return found
 
-    def bounds(self) -> dict[tuple[str, int], datetime]:
+    def bounds(self) -> dict[Level, datetime]:
         return self.fetcher._floors.bounds(QUEUES, time.monotonic())
 
     def hides(self, task_id: UUID, priority: int = 1) -> bool:

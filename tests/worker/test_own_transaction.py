@@ -193,5 +193,5 @@ def test_context_of_a_direct_call_says_that_there_is_no_task(app: App, database_
         with psycopg.connect(database_url) as raw:
             ctx.complete(connection=raw)
 
-    with pytest.raises(ValueError, match="called directly: return the result instead"):
+    with pytest.raises(ValueError, match="called directly: let a worker run it"):
         work()

@@ -1,0 +1,1 @@
+"""Two verbs on two connections, statement by statement, in every order."""
