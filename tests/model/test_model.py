@@ -13,8 +13,8 @@ from pgqueue.database import Database
 from .machine import Lifecycle
 from .server import Server
 
-# Every step is several round trips to a server that others load too: slow is no finding here. The blob that is printed
-# with a failure repeats it.
+# Every step is several round trips to a server that others load too: slow is no finding here. Nor is a sequence that is
+# dropped since real time made a comparison undecidable. The blob that is printed with a failure repeats it.
 LIVE = settings(
     database=None,
     deadline=None,

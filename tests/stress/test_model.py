@@ -44,7 +44,15 @@ def real(database: Database) -> Iterator[Server]:
 def test_every_step_does_on_the_server_what_it_does_in_the_model_and_every_move_is_made(real: Server) -> None:
     machine = type("Machine", (Lifecycle,), {"server": real})
     run_state_machine_as_test(machine, settings=settings(LIVE, max_examples=500, stateful_step_count=40))
-    moves = {seen.removeprefix("event ") for seen in real.seen if seen.startswith("event ")}
-    assert not set(Event) - moves, f"never happened: {set(Event) - moves}"
-    missing = [refused for refused in REFUSED if not any(seen.startswith(refused) for seen in real.seen)]
-    assert not missing, f"never refused: {missing}"
+    # What is rare may be missing by chance: more sequences then.
+    for _ in range(3):
+        if not missing(real):
+            break
+        run_state_machine_as_test(machine, settings=settings(LIVE, max_examples=100, stateful_step_count=40))
+    assert not missing(real)
+
+
+def missing(real: Server) -> list[str]:
+    """The moves and refusals that never happened."""
+    expected = (*(f"event {event}" for event in Event), *REFUSED)
+    return [one for one in expected if not any(seen.startswith(one) for seen in real.seen)]
