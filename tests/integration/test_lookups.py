@@ -19,6 +19,7 @@ from pgqueue.errors import InputError, PayloadError, RetryTransaction
 from pgqueue.lifecycle import Status
 from pgqueue.store import Store
 from tests.support import Sql, connect, eventually, rows, somebody_waits
+from tests.support.reads import rows_read
 
 ID = UUID("01890000-0000-7000-8000-000000000001")
 
@@ -351,37 +352,30 @@ def test_look_ups_never_walk_over_an_agents_past_nor_over_other_agents(client: C
             every_answer(store, connection)
         with database.begin() as loading:
             loading.exec_driver_sql(HISTORY.replace("%", "%%"))
-            loading.exec_driver_sql("select pg_stat_force_next_flush()")
-        before = entries_read(connection)
-        assert every_answer(store, connection) == (False, None, None, Status.COMPLETED)
-        assert entries_read(connection) - before < 100
+        every_answer_reads_little(store, connection)
         connection.exec_driver_sql("analyze pgqueue.tasks")
         connection.exec_driver_sql("set plan_cache_mode = force_custom_plan")
-        before = entries_read(connection)
-        assert every_answer(store, connection) == (False, None, None, Status.COMPLETED)
-        assert entries_read(connection) - before < 100
+        connection.commit()
+        every_answer_reads_little(store, connection)
 
 
-def every_answer(store: Store, connection: sa.Connection) -> tuple[Any, ...]:
+def every_answer_reads_little(store: Store, connection: sa.Connection) -> None:
+    before = rows_read(connection)
+    assert answers(store, connection) == (False, None, None, Status.COMPLETED)
+    assert rows_read(connection) - before < 100
+    connection.commit()
+
+
+def every_answer(store: Store, connection: sa.Connection) -> None:
+    answers(store, connection)
+    connection.commit()
+
+
+def answers(store: Store, connection: sa.Connection) -> tuple[Any, ...]:
     found = store.find_by_dedupe_key(connection, "k", agent="a")
-    answers = (
+    return (
         store.has_active(connection, "sync", agent="a"),
         store.find_pending(connection, "sync", agent="a"),
         store.replace_pending_payload(connection, "sync", 1, agent="a"),
         None if found is None else found.status,
     )
-    connection.commit()
-    return answers
-
-
-def entries_read(connection: sa.Connection) -> int:
-    """Rows and index entries that were read of the tasks, by everybody so far."""
-    connection.exec_driver_sql("select pg_stat_force_next_flush()")
-    connection.commit()
-    query = (
-        "select (select seq_tup_read from pg_stat_user_tables where relname = 'tasks')"
-        " + (select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'tasks')"
-    )
-    read = int(connection.exec_driver_sql(query).scalar_one())
-    connection.commit()
-    return read

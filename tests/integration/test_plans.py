@@ -25,20 +25,21 @@ from pgqueue.statements.prune import Kind
 from pgqueue.store import LONG_AGO, AgentCursor, Settlement, Store
 from pgqueue.task import Lease
 from tests.support import connect
+from tests.support.reads import scans
 
 MINUTE = timedelta(seconds=60)
 LEASE = Lease(uuid4(), uuid4(), 1, "agent-1", "default", datetime.now(UTC))
 
 # What each may look through. Several: the planner's choice among them is as good.
 INDEXES: dict[str, set[str]] = {
-    "claim_due": {"claim_due", "tasks_pkey"},
+    "claim_due": {"claim_due", "tasks_pkey", "pauses_pkey"},
     "met_levels": {"claim_conditional"},
-    "claim_conditional": {"claim_due", "claim_conditional", "tasks_pkey"},
-    "free_agents": {"due_agent", "claim_agent", "uniq_running_per_agent"},
-    "claim_agents": {"claim_agent", "uniq_running_per_agent", "tasks_pkey"},
+    "claim_conditional": {"claim_due", "claim_conditional", "tasks_pkey", "pauses_pkey"},
+    "free_agents": {"due_agent", "claim_agent", "uniq_running_per_agent", "pauses_pkey"},
+    "claim_agents": {"claim_agent", "uniq_running_per_agent", "tasks_pkey", "pauses_pkey"},
     "expired": {"running"},
     "earliest_expiry": {"running"},
-    "next_due": {"claim_due", "due_agent", "claim_conditional"},
+    "next_due": {"claim_due", "due_agent", "claim_conditional", "pauses_pkey"},
     "find_by_dedupe_key": {"dedupe_history"},
     "key in nobody's past": {"dedupe_history"},
     "find_pending": {"claim_agent", "due_agent", "blocked_agent", "tasks_pkey"},
@@ -263,21 +264,10 @@ def test_claim_after_the_load_looks_at_no_more_than_it_takes(database: Database)
             connection.commit()
         with database.begin() as loading:
             loading.exec_driver_sql(LOAD.replace("%", "%%"))
-            loading.exec_driver_sql("select pg_stat_force_next_flush()")
-
-        def scans() -> tuple[Any, ...]:
-            connection.exec_driver_sql("select pg_stat_force_next_flush()")
-            connection.commit()
-            query = "select seq_scan, seq_tup_read from pg_stat_user_tables where relname = 'tasks'"
-            found = tuple(connection.exec_driver_sql(query).one())
-            connection.commit()
-            return found
-
-        before = scans()
+        before = scans(connection)
         claims = store.claim_due(connection, ["default"], size=10, owner="me", lease=MINUTE)
-        connection.commit()
         assert len(claims.tasks) == 10
-        assert scans() == before
+        assert scans(connection) == before
 
 
 def test_enqueue_many_of_a_thousand_is_a_fixed_number_of_statements(database: Database) -> None:

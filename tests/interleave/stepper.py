@@ -158,9 +158,9 @@ class Stage:
         """
         sides = [_Side(name, self.database, verb) for name, verb in zip("AB", verbs, strict=True)]
         with self._given_up(sides):
-            for side in sides:
+            for side, other in zip(sides, reversed(sides), strict=True):
                 side.start()
-                self._settle(side)
+                self._settle(side, other)
             trace: list[int] = []
             free: list[frozenset[int]] = []
             steps: list[str] = []
@@ -177,9 +177,9 @@ class Stage:
                 side, other = sides[chosen], sides[1 - chosen]
                 told = f"{side.name}:{side.step}"
                 side.release()
-                self._settle(side)
+                self._settle(side, other)
                 if other.blocked:
-                    self._settle(other)
+                    self._settle(other, side)
                 trace.append(chosen)
                 free.append(enabled)
                 steps.append(told + (WAITS if side.blocked else ""))
@@ -187,12 +187,16 @@ class Stage:
                 side.join()
             return Run(tuple(trace), tuple(free), (sides[0].answer, sides[1].answer), tuple(steps))
 
-    def _settle(self, side: _Side) -> None:
-        """Wait until the side stands, has ended, or waits for a lock of the other."""
+    def _settle(self, side: _Side, other: _Side) -> None:
+        """Wait until the side stands, has ended, or waits for a lock of the other.
+
+        Not of anybody: a COMMIT that notifies waits for every other one of the server.
+        """
         deadline = time.monotonic() + PATIENCE
         patience = 0.003
         while not side.stands(patience):
-            side.blocked = bool(side.pid and self._sql("select pg_blocking_pids(%s) <> '{}'", side.pid)[0][0])
+            pids = (other.pid, side.pid)
+            side.blocked = all(pids) and bool(self._sql("select %s = any(pg_blocking_pids(%s))", *pids)[0][0])
             if side.blocked:
                 return
             assert time.monotonic() < deadline, f"{side.name} neither ends {side.step} nor waits for a lock"
