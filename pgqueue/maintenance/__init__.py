@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .prune import Pruner
 from .reap import Reaper
+from .register import Registrar, Registration
 from .sweep import Sweeper
 
-__all__ = ["Pruner", "Reaper", "Sweeper"]
+__all__ = ["Pruner", "Reaper", "Registrar", "Registration", "Sweeper"]

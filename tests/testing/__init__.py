@@ -1,0 +1,1 @@
+"""`pgqueue.testing`: what users test their programs with."""
