@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import inspect
 import os
 import pkgutil
 import sys
-import sysconfig
-import threading
-import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import pgqueue
 from pgqueue.errors import AppNotFound
 from pgqueue.sanitize import clean, one_line
 
-from .errors import tell
-
 if TYPE_CHECKING:
     from pgqueue.app import App
-
-SLOW: Final = 5.0
-"""Seconds until an import is worth a word."""
-NOT_THEIRS: Final = (
-    "<frozen",
-    *(os.path.join(os.path.dirname(file), "") for file in (__file__, str(pgqueue.__file__))),
-    os.path.join(sysconfig.get_path("stdlib"), ""),
-)
 
 
 def load_app(locator: str, app_dir: str | None = None) -> App:
@@ -98,8 +82,7 @@ def _on_path(app_dir: str | None) -> Path:
 
 def _imported(name: str, locator: str, folder: Path) -> ModuleType:
     try:
-        with _saying_where(name):
-            return importlib.import_module(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # Itself or a parent of it; anything else is an import inside it that failed.
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
@@ -112,30 +95,7 @@ def _imported(name: str, locator: str, folder: Path) -> ModuleType:
         raise _broken(name, error) from error
 
 
-@contextlib.contextmanager
-def _saying_where(name: str) -> Iterator[None]:
-    """Of an import that takes long, say where it is: after five seconds, then after twice as long each time."""
-    done, importer, began = threading.Event(), threading.get_ident(), time.monotonic()
-
-    def watch() -> None:
-        wait = SLOW
-        while not done.wait(wait):
-            frame = sys._current_frames().get(importer)
-            at = _last(traceback.extract_stack(frame)) if frame is not None else "an unknown place"
-            tell(f"still importing {name} after {time.monotonic() - began:.0f} s; it is at {at}")
-            wait *= 2
-
-    thread = threading.Thread(target=watch, name="pgqueue-import", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 def _broken(name: str, error: BaseException) -> AppNotFound:
-    _show_way(error)
     what = one_line(clean(f"{type(error).__name__}: {error}", limit=1000), 500)
     return _refuse(f"{name} could not be imported: {what} ({_line_of(error)}); mend it, then try again")
 
@@ -143,26 +103,9 @@ def _broken(name: str, error: BaseException) -> AppNotFound:
 def _line_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
-    return _last(traceback.extract_tb(error.__traceback__))
-
-
-def _last(frames: Sequence[traceback.FrameSummary]) -> str:
-    found = _theirs(frames) or [frame for frame in frames if not frame.filename.startswith("<frozen")]
-    return f"{found[-1].filename}, line {found[-1].lineno}" if found else "line unknown"
-
-
-def _theirs(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """Those in the user's own files: neither ours, nor Python's, nor a library's."""
-    return [
-        frame for frame in frames if not frame.filename.startswith(NOT_THEIRS) and "-packages" not in frame.filename
-    ]
-
-
-def _show_way(error: BaseException) -> None:
-    """The way through the user's own files, where it is longer than the one line that the refusal names."""
-    frames = _theirs(traceback.extract_tb(error.__traceback__))
-    for frame in frames if len(frames) > 1 else ():
-        tell(f"at {frame.filename}, line {frame.lineno}, in {frame.name}: {clean(frame.line, limit=1000)}")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    ours = [frame for frame in frames if frame.filename != __file__]
+    return f"{ours[-1].filename}, line {ours[-1].lineno}" if ours else "line unknown"
 
 
 def _near_module(name: str, folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,7 +13,7 @@ from pgqueue.ids import tail
 from pgqueue.lifecycle import ACTIVE, Status
 
 from .common import ID, json_option, program, same_place, server_now, wants_json, with_client
-from .why import NAMED, UNSEEN, Around, Line, why
+from .why import NAMED, Line, why
 from .words import clock, first_line, span
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ class Story(NamedTuple):
     """The active task that holds its dedupe key, where a retry would be refused for that."""
     line: Line
     """The tasks that it depends on."""
-    around: Around
-    """What is paused, and who works, where it waits for a claim."""
     now: datetime
 
 
@@ -85,16 +82,7 @@ def _read(client: Client, text: str) -> Story:
     line = Line(client.parents(task.id, results=False))
     if task.status is Status.PENDING:
         line = line._replace(rows=_rows(client, line.holding[:NAMED]))
-    around = _around(client, task) if task.status is Status.PENDING else UNSEEN
-    return Story(task, client.events(task.id), busy, twin, line, around, server_now(client.database))
-
-
-def _around(client: Client, task: Task) -> Around:
-    with client.database.autocommit() as connection:
-        found = [client.store.pause_of(connection, "queue", task.queue)]
-        if task.agent is not None:
-            found.append(client.store.pause_of(connection, "agent", task.agent))
-    return Around([pause for pause in found if pause is not None], client.workers())
+    return Story(task, client.events(task.id), busy, twin, line, server_now(client.database))
 
 
 def _rows(client: Client, parents: Iterable[Parent]) -> dict[UUID, Task]:
@@ -106,7 +94,7 @@ def _rows(client: Client, parents: Iterable[Parent]) -> dict[UUID, Task]:
 
 
 def _sentence(story: Story) -> str:
-    sentence = why(story.task, now=story.now, busy=story.busy, line=story.line, around=story.around)
+    sentence = why(story.task, now=story.now, busy=story.busy, line=story.line)
     if story.twin is not None:
         sentence += f"; {tail(story.twin.id)}, {story.twin.status}, holds its dedupe key, so it cannot be retried now"
     return sentence
@@ -116,8 +104,6 @@ def _commands(story: Story) -> list[str]:
     task, start, place = story.task, program(), same_place()
     refused = {"cancel"} if task.cancel_requested else {"retry"} if story.twin is not None else set()
     commands = [f"{start} {verb} {task.id}{place}" for verb in NEXT[task.status] if verb not in refused]
-    for pause in story.around.pauses:
-        commands.append(f"{start} resume {pause.kind} {shlex.quote(pause.name)}{place}")
     in_the_way = _in_the_way(story)
     if in_the_way is not None:
         commands.append(f"{start} show {in_the_way}{place}")

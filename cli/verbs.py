@@ -84,8 +84,7 @@ def retry(client: Client, ids: tuple[str, ...]) -> None:
 def cancel(client: Client, ids: tuple[str, ...]) -> None:
     """Cancel pending tasks; ask running ones to stop.
 
-    A running task stays running until its holder has stopped: it is told at once, and learns of the request at its next
-    renewal at the latest.
+    A running task stays running until its holder has stopped: it learns of the request when it renews its lease.
     """
 
     def act(task_id: UUID, by: str) -> Status:

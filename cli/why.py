@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pgqueue.ids import tail
@@ -16,7 +15,6 @@ from .words import clock, first_line, span
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from pgqueue.fleet import Pause, WorkerInfo
     from pgqueue.task import Parent, Task
 
 NAMED: Final = 3
@@ -46,31 +44,15 @@ ALONE: Final = Line()
 """The line of a task that depends on no other."""
 
 
-class Around(NamedTuple):
-    """What there is besides the task itself.
-
-    pauses: of its queue and its agent. workers: all that are registered; None: nobody asked.
-    """
-
-    pauses: Sequence[Pause] = ()
-    workers: Sequence[WorkerInfo] | None = None
-
-
-UNSEEN: Final = Around()
-"""Nobody looked around."""
-
-
-def why(task: Task, *, now: datetime, busy: Task | None, line: Line = ALONE, around: Around = UNSEEN) -> str:
+def why(task: Task, *, now: datetime, busy: Task | None, line: Line = ALONE) -> str:
     """The sentence. `now` is the server's; `busy` the running task of the same agent, if any; `line` what
-    it depends on; `around` who could take it.
+    it depends on.
 
     It may quote a worker's name, a message or an error: whoever prints it makes it fit for a terminal.
     """
     if task.status is Status.PENDING and task.waiting_on:
         return _blocked(task, now, line)
-    if task.status is Status.PENDING:
-        return _pending(task, now, busy, around)
-    return _SENTENCES[task.status](task, now)
+    return _SENTENCES[task.status](task, now, busy)
 
 
 def _blocked(task: Task, now: datetime, line: Line) -> str:
@@ -120,70 +102,31 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _pending(task: Task, now: datetime, busy: Task | None, around: Around) -> str:
-    paused = "; ".join(_paused(pause, now) for pause in around.pauses)
+def _pending(task: Task, now: datetime, busy: Task | None) -> str:
     if task.not_before > now:
         due = f"due in {span(task.not_before - now)}, at {clock(task.not_before, now=now)}"
         if task.fence and not task.attempts:  # claimed, and every attempt given back
             return f"put off by a worker: {due}; its handler asked for that, or it knows no action {task.action}"
-        sentence = f"{'backs off' if task.attempts else 'scheduled'}: {due}" + (f"; and {paused}" if paused else "")
-        return sentence + _failed_before(task)
-    if paused:
-        return paused + _failed_before(task)
+        return f"{'backs off' if task.attempts else 'scheduled'}: {due}" + _failed_before(task)
     if busy is not None:
         return f"waits for agent {task.agent}, busy with {tail(busy.id)} {_holder(busy, now)}" + _failed_before(task)
-    return f"ready for {span(now - task.not_before)}: {_taker(task, around.workers)}" + _failed_before(task)
+    ready = f"ready for {span(now - task.not_before)}: waits for {_taker(task)}"
+    return ready + _failed_before(task)
 
 
-def _paused(pause: Pause, now: datetime) -> str:
-    by = "" if pause.by is None else f" by {pause.by}"
-    command = shlex.join(["pgqueue", "resume", pause.kind, pause.name])
-    return f"{pause.kind} {pause.name} is paused since {clock(pause.since, now=now)}{by}: {command}"
-
-
-def _taker(task: Task, workers: Sequence[WorkerInfo] | None) -> str:
-    """Who could take it, and whether there is anybody."""
-    if not workers:
-        nobody = "" if workers is None else "; none is registered"
-        return f"waits for {_wanted(task)}{nobody}"
-    alive = [worker for worker in workers if not worker.stale]
-    if not alive:
-        return f"waits for {_wanted(task)}; of {_count(len(workers), 'worker')} none was seen for a while"
-    serving = [worker for worker in alive if task.queue in worker.queues]
-    if not serving:
-        near = get_close_matches(task.queue, sorted({queue for worker in alive for queue in worker.queues}), n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        itself = "" if task.agent is None else f", and agent {task.agent} has not claimed it itself"
-        return f"no worker serves queue {task.queue}{itself}{meant}"
-    offered = {name for worker in serving for name in worker.offers}
-    missing = [name for name in task.requires if name not in offered]
-    if missing:
-        return f"no live worker of queue {task.queue} offers {', '.join(missing)}: {_command(task)}"
-    able = [worker for worker in serving if set(task.requires) <= set(worker.offers)]
-    if not able:
-        return f"waits for {_wanted(task)}"
-    if not any(task.action in worker.actions for worker in able):
-        return f"no worker that could take it knows action {task.action}"
-    return f"waits for a free slot of {_count(len(able), 'worker')} that could take it"
-
-
-def _wanted(task: Task) -> str:
+def _taker(task: Task) -> str:
     if not task.requires:
         return f"a worker that serves queue {task.queue}"
-    return f"a claim that offers {', '.join(task.requires)}: {_command(task)}"
-
-
-def _command(task: Task) -> str:
     words = ["pgqueue", "worker", "--queues", task.queue]
     for name in task.requires:
         words += ["--offer", name]
-    return shlex.join(words)
+    return f"a claim that offers {', '.join(task.requires)}: {shlex.join(words)}"
 
 
-def _running(task: Task, now: datetime) -> str:
+def _running(task: Task, now: datetime, busy: Task | None) -> str:
     sentence = f"attempt {task.attempts} of {task.max_attempts} {_holder(task, now)}"
     if task.cancel_requested:
-        sentence += "; its cancellation was requested: the holder was told, and learns of it at its next renewal"
+        sentence += "; its cancellation was requested, the holder learns of it at its next renewal"
     if task.progress or task.message:
         sentence += f"; {task.progress} % done" + (f": {task.message}" if task.message else "")
     return sentence
@@ -198,18 +141,18 @@ def _holder(task: Task, now: datetime) -> str:
     return f"for {since}, held by {task.lease_owner}, whose lease ran out {over} ago: the reaper will return it"
 
 
-def _completed(task: Task, now: datetime) -> str:
+def _completed(task: Task, now: datetime, busy: Task | None) -> str:
     return f"took {_took(task)}in attempt {task.attempts}, finished {_finished(task, now)}"
 
 
-def _dead(task: Task, now: datetime) -> str:
+def _dead(task: Task, now: datetime, busy: Task | None) -> str:
     used_up = task.attempts >= task.max_attempts
     how = "out of attempts, after" if used_up else "given up in attempt"
     attempts = f"{task.attempts} of {task.max_attempts}"
     return f"{how} {attempts}, {_finished(task, now)}: {_error(task) or 'no error was recorded'}"
 
 
-def _cancelled(task: Task, now: datetime) -> str:
+def _cancelled(task: Task, now: datetime, busy: Task | None) -> str:
     when = "before it ever ran" if task.started_at is None else f"after attempt {task.attempts} of {task.max_attempts}"
     error = _error(task).removeprefix(_CASCADED)
     return f"cancelled {_finished(task, now)}, {when}" + (f": {error}" if error else "")
@@ -234,7 +177,8 @@ def _finished(task: Task, now: datetime) -> str:
     return f"{span(now - (task.finished_at or task.updated_at))} ago"
 
 
-_SENTENCES: Final[Mapping[Status, Callable[[Task, datetime], str]]] = {
+_SENTENCES: Final[Mapping[Status, Callable[[Task, datetime, Task | None], str]]] = {
+    Status.PENDING: _pending,
     Status.RUNNING: _running,
     Status.COMPLETED: _completed,
     Status.DEAD: _dead,

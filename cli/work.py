@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -14,7 +11,6 @@ import click
 from pgqueue.config import WorkerConfig
 from pgqueue.errors import InputError
 from pgqueue.keys import format_duration
-from pgqueue.logs import FORMATS, LEVELS, ContextFilter, setup
 
 from .common import DURATION, DurationText, app_dir_option, database_options, hints_lead_here
 
@@ -80,54 +76,25 @@ def setting(field: str, *names: str, **attributes: Any) -> Callable[[Decorated],
 @setting("name", "--name", help="What leases show as their owner.  [default: host:pid and some digits]")
 @setting("batch", "--batch", type=int, help="How many tasks one claim takes at the most.")
 @setting("retention", "--retention", type=RetentionText(), help="How long finished tasks are kept; or off.")
-@setting("process_tasks", "--process-tasks", type=int, help="Renew a handler's process after so many tasks; 0: never.")
-@setting("max_tasks", "--max-tasks", type=int, help="End after so many tasks, or a few less.")
-@setting("max_lifetime", "--max-lifetime", type=DURATION, help="End after so long, or a little less.")
-@setting("health_port", "--health-port", metavar="[HOST:]PORT", help="Answer /live and /ready there, on 127.0.0.1.")
-@setting("health_file", "--health-file", metavar="PATH", help="Touch this file while the worker is live.")
-@setting("log_format", "--log-format", type=click.Choice(FORMATS), help="auto: text on a terminal, else JSON lines.")
-@setting("log_level", "--log-level", type=click.Choice(LEVELS, case_sensitive=False), help="What is logged, from info.")
-@click.option("--reload", is_flag=True, help="Development: start again when a .py file of the app's folder changes.")
 @database_options
-def worker(
-    app: str,
-    app_dir: str | None,
-    database_url: str | None,
-    schema: str | None,
-    log_format: str | None,
-    log_level: str | None,
-    reload: bool,
-    **settings: Any,
-) -> None:
+def worker(app: str, app_dir: str | None, database_url: str | None, schema: str | None, **settings: Any) -> None:
     """Run a worker until it is told to stop.
 
     The first SIGTERM or SIGINT stops claiming and lets what runs finish; the second gives it back now. Ends in 70 when
     a handler's thread was stuck, for a supervisor to start it again.
     """
+    import logging
+
     from .locate import aim, load_app
-    from .reload import CHILD, die_with_parent, supervise
 
     for several in ("queues", "offers"):
         settings[several] = [name for names in settings[several] or () for name in names] or None
     options = {name: value for name, value in settings.items() if value is not None}
     WorkerConfig.of(options)  # a setting out of range is said before anything is imported
-    if reload and CHILD not in os.environ:
-        click.get_current_context().exit(supervise(Path(app_dir or ".").resolve()))
-    die_with_parent()
     found = load_app(app, app_dir)
     aim(found, database_url, schema)
-    log(log_format, log_level)
+    # Does nothing where the App's own modules have set up logging.
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with hints_lead_here():
         status = found.run_worker(**options)
     click.get_current_context().exit(status)
-
-
-def log(format: str | None, level: str | None) -> None:
-    """Log as the command line says; else what the App's own modules have set up stays, and learns whose task it is."""
-    handlers = logging.getLogger().handlers
-    if format or level or not handlers:
-        setup(format or "auto", level or "info")
-        return
-    for handler in handlers:
-        if not any(isinstance(one, ContextFilter) for one in handler.filters):
-            handler.addFilter(ContextFilter())

@@ -13,8 +13,6 @@ from .config import VERSION
 if TYPE_CHECKING:
     from .app import Action as Action
     from .app import App as App
-    from .app import Lifespan as Lifespan
-    from .app import Middleware as Middleware
     from .client import AsyncClient as AsyncClient
     from .client import Client as Client
     from .context import Context as Context
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from .errors import JournalOff as JournalOff
     from .errors import KeyHeld as KeyHeld
     from .errors import LeaseNotHeld as LeaseNotHeld
-    from .errors import LifespanFailed as LifespanFailed
     from .errors import NoDatabase as NoDatabase
     from .errors import OutcomeUnknown as OutcomeUnknown
     from .errors import PayloadError as PayloadError
@@ -40,11 +37,7 @@ if TYPE_CHECKING:
     from .errors import TaskNotFound as TaskNotFound
     from .errors import TransitionRefused as TransitionRefused
     from .errors import UnknownAction as UnknownAction
-    from .errors import WaitTimeout as WaitTimeout
     from .errors import WrongIsolation as WrongIsolation
-    from .fleet import AgentInfo as AgentInfo
-    from .fleet import Pause as Pause
-    from .fleet import WorkerInfo as WorkerInfo
     from .ids import new_id as new_id
     from .journal import Audit as Audit
     from .journal import Drift as Drift
@@ -72,7 +65,7 @@ if TYPE_CHECKING:
     from .task import TaskEvent as TaskEvent
 
 _HOMES = {
-    "app": ("Action", "App", "Lifespan", "Middleware"),
+    "app": ("Action", "App"),
     "client": ("AsyncClient", "Client"),
     "context": ("Context", "Interrupted"),
     "errors": (
@@ -86,7 +79,6 @@ _HOMES = {
         "JournalOff",
         "KeyHeld",
         "LeaseNotHeld",
-        "LifespanFailed",
         "NoDatabase",
         "OutcomeUnknown",
         "PayloadError",
@@ -97,10 +89,8 @@ _HOMES = {
         "TaskNotFound",
         "TransitionRefused",
         "UnknownAction",
-        "WaitTimeout",
         "WrongIsolation",
     ),
-    "fleet": ("AgentInfo", "Pause", "WorkerInfo"),
     "ids": ("new_id",),
     "journal": ("Audit", "Drift", "Gap"),
     "keys": ("boot_update_dedupe_key", "workflow_dedupe_key"),

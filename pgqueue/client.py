@@ -6,11 +6,9 @@ Both are made from the one synchronous `Store`: a verb runs in a transaction of 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import itertools
 import os
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -20,21 +18,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .config import Limits
 from .database import Database, translated
-from .errors import DatabaseError, InputError, OutcomeUnknown, RetryTransaction, WaitTimeout
+from .errors import DatabaseError, InputError, OutcomeUnknown, RetryTransaction
 from .guest import ajoined, joined
-from .ids import new_id, tail
-from .keys import check_duration, check_id, format_duration, refuse, shown
-from .lifecycle import TERMINAL, Status
-from .options import Duration, Enqueued, NewTask, Options
+from .ids import new_id
+from .keys import refuse, shown
+from .options import Enqueued, NewTask, Options
 from .payload import JSON
 from .store import Store
-from .task import Gated, Task
+from .task import Gated
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from .guest import AnyAsyncConnection, AnyConnection
-
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -49,9 +45,9 @@ _ENDS_TASKS = frozenset(
 
 _REPEATABLE = frozenset(
     {"complete", "fail", "bury", "release", "snooze", "acknowledge_cancel", "renew", "report_progress"}
-    | {"get", "status_of", "list_tasks", "count_tasks", "stats", "events", "find", "parents", "set_gate"}
+    | {"get", "list_tasks", "count_tasks", "stats", "events", "find", "parents", "set_gate"}
     | {"find_by_dedupe_key", "find_pending", "has_active"}
-    | {"journal", "set_journal", "audit", "pause", "pauses", "workers", "agents"}
+    | {"journal", "set_journal", "audit"}
 )
 """Verbs that may be sent again when the connection broke: they read, write the same twice, or recognise their own first
 success.
@@ -235,7 +231,7 @@ class Client(_Face):
             try:
                 made = _made(self._run(verb, task), task, minted=minted)
             except DatabaseError as again:
-                if not _in_doubt(again):
+                if not _broken(again):
                     raise
                 raise _unknown([task]) from again
         self._look_at(_children([made], [task]))
@@ -267,27 +263,12 @@ class Client(_Face):
             try:
                 found = self._run(Store.enqueue_chunk, chunk)
             except DatabaseError as again:
-                if not _in_doubt(again):
+                if not _broken(again):
                     raise
                 raise _unknown(chunk) from again
             made = [_made(one, task, minted=one.id in minted) for one, task in zip(found, chunk, strict=True)]
         self._look_at(_children(made, chunk))
         return made
-
-    def wait(self, task: UUID | Enqueued, /, *, timeout: Duration) -> Task:
-        """Wait until the task has ended (completed, dead or cancelled), and return it as it stands then.
-
-        timeout: for how long, in seconds or as a timedelta; 0 looks once. It looks again after 20 ms, then ever less
-        often, at last once a second: a wait costs the server next to nothing.
-
-        Raises WaitTimeout, which says what the task was then; TaskNotFound; DatabaseError, which ends the wait. On
-        `client.on(connection)` it looks once, since nobody else sees what was not committed: InputError where the task
-        has not ended.
-        """
-        task_id, looks = _asked(task), _Looks(timeout)
-        while (status := self._run(Store.status_of, task_id)) not in TERMINAL:
-            time.sleep(looks.next(task_id, status, joined=self._caller is not None))
-        return self._run(Store.get, task_id)
 
     claim = _sync(Store.claim)
     claim_batch = _sync(Store.claim_batch)
@@ -316,11 +297,6 @@ class Client(_Face):
     stats = _sync(Store.stats)
     events = _sync(Store.events)
     find = _sync(Store.find)
-    pause = _sync(Store.pause)
-    resume = _sync(Store.resume)
-    pauses = _sync(Store.pauses)
-    workers = _sync(Store.workers)
-    agents = _sync(Store.agents)
     reap = _sync(Store.reap)
     journal = _sync(Store.journal)
     set_journal = _sync(Store.set_journal)
@@ -395,7 +371,7 @@ class AsyncClient(_Face):
             try:
                 made = _made(await self._run(verb, task), task, minted=minted)
             except DatabaseError as again:
-                if not _in_doubt(again):
+                if not _broken(again):
                     raise
                 raise _unknown([task]) from again
         await self._look_at(_children([made], [task]))
@@ -431,19 +407,12 @@ class AsyncClient(_Face):
             try:
                 found = await self._run(Store.enqueue_chunk, chunk)
             except DatabaseError as again:
-                if not _in_doubt(again):
+                if not _broken(again):
                     raise
                 raise _unknown(chunk) from again
             made = [_made(one, task, minted=one.id in minted) for one, task in zip(found, chunk, strict=True)]
         await self._look_at(_children(made, chunk))
         return made
-
-    async def wait(self, task: UUID | Enqueued, /, *, timeout: Duration) -> Task:
-        """Wait until the task has ended (completed, dead or cancelled), and return it. See `Client.wait`."""
-        task_id, looks = _asked(task), _Looks(timeout)
-        while (status := await self._run(Store.status_of, task_id)) not in TERMINAL:  # noqa: ASYNC110 - it is no event
-            await asyncio.sleep(looks.next(task_id, status, joined=self._caller is not None))
-        return await self._run(Store.get, task_id)
 
     claim = _async(Store.claim)
     claim_batch = _async(Store.claim_batch)
@@ -472,11 +441,6 @@ class AsyncClient(_Face):
     stats = _async(Store.stats)
     events = _async(Store.events)
     find = _async(Store.find)
-    pause = _async(Store.pause)
-    resume = _async(Store.resume)
-    pauses = _async(Store.pauses)
-    workers = _async(Store.workers)
-    agents = _async(Store.agents)
     reap = _async(Store.reap)
     journal = _async(Store.journal)
     set_journal = _async(Store.set_journal)
@@ -486,16 +450,13 @@ class AsyncClient(_Face):
 
 
 _ONE_STATEMENT = frozenset(
-    {"enqueue_new", "status_of", "find_by_dedupe_key", "find_pending", "has_active"}
+    {"enqueue_new", "find_by_dedupe_key", "find_pending", "has_active"}
     | {"get", "list_tasks", "count_tasks", "stats", "events", "find", "parents", "journal"}
-    | {"pauses", "workers", "agents"}
 )
 """Verbs whose statements need no transaction around them: each is atomic by itself, and saves two round trips."""
 
 
 _RACES = 5
-_FIRST_LOOK, _LAST_LOOK = 0.02, 1.0
-"""Seconds between the looks of a wait: in the beginning, and at the most."""
 
 
 class _Tries:
@@ -514,37 +475,6 @@ class _Tries:
             return self._races >= 0
         self._connections -= _broken(error)
         return _broken(error) and self._connections >= 0
-
-
-class _Looks:
-    """When a wait looks at its task again: after 20 ms, then half as long again each time, at most a second."""
-
-    def __init__(self, timeout: Duration) -> None:
-        self._timeout = check_duration(timeout, field="timeout")
-        self._ends = time.monotonic() + self._timeout.total_seconds()
-        self._step = _FIRST_LOOK
-
-    def next(self, task_id: UUID, status: Status, *, joined: bool) -> float:
-        """How long to sleep before the next look. WaitTimeout when the time is up."""
-        if joined:
-            raise InputError(
-                f"task {tail(task_id)} is {status}, and a wait in your transaction would see no change: commit, then"
-                " wait on the client itself"
-            )
-        left = self._ends - time.monotonic()
-        if left <= 0:
-            raise WaitTimeout(
-                f"task {tail(task_id)} is still {status} after {format_duration(self._timeout)}: `pgqueue show"
-                f" {task_id}` says why; it goes on, so wait again, or cancel it",
-                task_id=task_id,
-                status=status,
-            )
-        step, self._step = self._step, min(self._step * 1.5, _LAST_LOOK)
-        return min(step, left)
-
-
-def _asked(task: UUID | Enqueued) -> UUID:
-    return task.id if isinstance(task, Enqueued) else check_id(task)
 
 
 def _kept(value: Any) -> Any:
@@ -573,12 +503,6 @@ def _children(made: Sequence[Enqueued], tasks: Sequence[NewTask]) -> list[UUID]:
 def _broken(error: DatabaseError) -> bool:
     cause = error.__cause__
     return bool(getattr(cause, "connection_invalidated", False))
-
-
-def _in_doubt(error: DatabaseError) -> bool:
-    """Whether the connection broke in a way that leaves open what the server did: one that is read-only did nothing."""
-    state = getattr(getattr(error.__cause__, "orig", None), "sqlstate", None)
-    return _broken(error) and state != "25006"
 
 
 def _unknown(tasks: list[NewTask]) -> OutcomeUnknown:

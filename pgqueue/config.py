@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from . import keys
 from .errors import ConfigError, InputError
 
-__all__ = ["DEFAULTS", "VERSION", "Defaults", "Limits", "WorkerConfig", "split_address"]
+__all__ = ["DEFAULTS", "VERSION", "Defaults", "Limits", "WorkerConfig"]
 
 VERSION = "0.1.0"
 
 T = TypeVar("T")
-
-_ADDRESS: Final = re.compile(r"(?:(?P<host>[^:\[\]/\s]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>[0-9]{1,5})")
-_LAST_PORT: Final = 65_535
-_SHORTEST_LEASE: Final = timedelta(seconds=0.5)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +50,6 @@ class Limits:
     MESSAGE_BYTES = 4 * 1024
     BATCH = 1000
     PARENTS = 10_000
-    MEMORY = (64 * 1024 * 1024, 1024**5)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +69,6 @@ class WorkerConfig:
     name: what leases show as their owner; default host:pid plus a few random digits.
     batch: how many tasks one claim or settle takes at the most, 1 … 1,000.
     retention: how long completed and cancelled tasks are kept; None or "off": nothing is pruned here.
-    process_tasks: how many tasks a handler's process runs before another takes its place; 0: any number.
-    max_tasks: start at most so many tasks, then finish what runs and end; less up to a tenth, by chance.
-    max_lifetime: the same after so much time. Neither hurries what runs: `drain` counts from a signal.
-    health_port: where `/live` and `/ready` answer, as port or host:port; without a host 127.0.0.1; 0: any free port.
-    health_file: a file whose mtime says when the worker was last live; removed at the end.
     """
 
     queues: tuple[str, ...] = ()
@@ -95,16 +84,10 @@ class WorkerConfig:
     name: str | None = None
     batch: int = 200
     retention: timedelta | None = DEFAULTS.retention
-    process_tasks: int = 1000
-    max_tasks: int | None = None
-    max_lifetime: timedelta | None = None
-    health_port: str | int | None = None
-    health_file: str | None = None
 
     def __post_init__(self) -> None:
-        _not_too_short(self.lease)
         for field, low, high in (
-            ("lease", _SHORTEST_LEASE.total_seconds(), 86_400.0),
+            ("lease", 0.5, 86_400.0),
             ("poll", 0.01, 3_600.0),
             ("drain", 0.0, 86_400.0),
             ("cancel_grace", 0.0, 86_400.0),
@@ -116,20 +99,10 @@ class WorkerConfig:
             object.__setattr__(self, "retention", _retention(self.retention))
         _in_range(keys.check_int, self.concurrency, field="concurrency", low=1, high=10_000)
         _in_range(keys.check_int, self.batch, field="batch", low=1, high=Limits.BATCH)
-        _in_range(keys.check_int, self.process_tasks, field="process_tasks", low=0, high=1_000_000_000)
         object.__setattr__(self, "queues", _names(self.queues, field="queues"))
         object.__setattr__(self, "offers", tuple(sorted(_names(self.offers, field="offers"))))
         if self.name is not None:
             _in_range(keys.check_name, self.name, field="name")
-        if self.max_tasks is not None:
-            _in_range(keys.check_int, self.max_tasks, field="max_tasks", low=1, high=1_000_000_000)
-        if self.max_lifetime is not None:
-            lifetime = _in_range(keys.check_duration, self.max_lifetime, field="max_lifetime", low=1.0)
-            object.__setattr__(self, "max_lifetime", lifetime)
-        if self.health_port is not None:
-            object.__setattr__(self, "health_port", _address(self.health_port))
-        if self.health_file is not None:
-            _in_range(keys.check_name, self.health_file, field="health_file", limit=Limits.MESSAGE_BYTES)
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> WorkerConfig:
@@ -145,40 +118,6 @@ class WorkerConfig:
             )
         given = {name: value for name, value in options.items() if value is not None or name == "retention"}
         return cls(**given)  # type: ignore[arg-type]
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of what WorkerConfig made of a health_port."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _address(value: object) -> str:
-    """`host:port`, from a port or an address; IPv6 hosts stand in brackets."""
-    text = str(value).strip() if isinstance(value, int | str) and not isinstance(value, bool) else ""
-    match = _ADDRESS.fullmatch(text)
-    if match is None or int(match["port"]) > _LAST_PORT:
-        raise ConfigError(
-            f"health_port cannot be {keys.shown(value)}; give a port up to {_LAST_PORT}, such as 8080, or a host with"
-            " it, such as 0.0.0.0:8080 or [::]:8080",
-            field="health_port",
-        )
-    return f"{match['host'] or '127.0.0.1'}:{int(match['port'])}"
-
-
-def _not_too_short(lease: object) -> None:
-    """Say why, of a lease that is one and is too short; anything else is refused like other durations."""
-    number = isinstance(lease, int | float) and not isinstance(lease, bool) and 0 <= lease < 1
-    if number or isinstance(lease, timedelta):
-        lease = lease if isinstance(lease, timedelta) else timedelta(seconds=lease)  # type: ignore[arg-type]
-        if lease >= _SHORTEST_LEASE:
-            return
-        raise ConfigError(
-            f"lease cannot be {keys.format_duration(lease)}: it is renewed every third of it, and three renewals take"
-            f" {keys.format_duration(_SHORTEST_LEASE)}; give {keys.format_duration(_SHORTEST_LEASE)} to 1d, in seconds"
-            " or as a timedelta",
-            field="lease",
-        )
 
 
 def _retention(value: timedelta | float | str) -> timedelta | None:

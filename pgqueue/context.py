@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from .config import Limits
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from .client import AsyncClient, Client
     from .guest import AnyAsyncConnection, AnyConnection
-    from .payload import JSON
     from .task import Claimed, Parent
 
 __all__ = ["Context", "Interrupted", "Stop"]
@@ -53,8 +52,7 @@ class Context:
 
     id, action, queue, agent, attempt (from 1), max_attempts, fence: the task's. `fence` grows with every claim of the
     task: hand it to systems outside Postgres that can refuse a smaller one. `deadline`: when this attempt times out,
-    by this machine's clock, or None. `state`: what the App's lifespan yielded in this worker, or child process; None
-    where the handler was called directly.
+    by this machine's clock, or None.
     """
 
     def __init__(
@@ -67,7 +65,6 @@ class Context:
         progress: Callable[[int, str | None], None] | None = None,
         deadline: datetime | None = None,
         action: str = "",
-        state: Any = None,
     ) -> None:
         self._claimed = claimed
         self._stop = stop or Stop()
@@ -76,7 +73,6 @@ class Context:
         self._progress = progress
         self._completed = False
         self.deadline = deadline
-        self.state = state
         self.id: UUID = claimed.id if claimed is not None else new_id()
         self.action = claimed.action if claimed is not None else action
         self.queue = claimed.queue if claimed is not None else ""
@@ -88,11 +84,6 @@ class Context:
 
     def __repr__(self) -> str:
         return f"Context({self.action!r}, id={self.id}, attempt={self.attempt}, fence={self.fence})"
-
-    @property
-    def metadata(self) -> JSON:
-        """What the enqueue said in `metadata` (trace context, tags), decoded at each access."""
-        return None if self._claimed is None else self._claimed.metadata
 
     @property
     def cancelled(self) -> bool:

@@ -14,8 +14,6 @@
     │   ├─ KeyHeld                        another task holds the dedupe key
     │   ├─ CircularDependency             a task would wait for itself
     │   └─ JournalOff                     an audit, of a journal that does not hold every move
-    ├─ LifespanFailed                     what `App(lifespan=…)` opens could not be opened: no worker started
-    ├─ WaitTimeout (TimeoutError)         a task had not ended when the wait for it did: wait on, or look why
     ├─ LeaseNotHeld                       somebody else decides about this task now: stop, do not settle
     ├─ RetryTransaction                   the caller's transaction lost a race: roll back, run it again
     ├─ SchemaMismatch                     program and schema do not fit: migrate one of them
@@ -49,7 +47,6 @@ __all__ = [
     "JournalOff",
     "KeyHeld",
     "LeaseNotHeld",
-    "LifespanFailed",
     "NoDatabase",
     "OutcomeUnknown",
     "PayloadError",
@@ -60,7 +57,6 @@ __all__ = [
     "TaskNotFound",
     "TransitionRefused",
     "UnknownAction",
-    "WaitTimeout",
     "WrongIsolation",
 ]
 
@@ -162,19 +158,6 @@ class JournalOff(Refused):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, task_id=None)
-
-
-class LifespanFailed(PgqueueError):
-    """What `App(lifespan=…)` opens could not be opened; its error is the `__cause__`. Nothing was claimed."""
-
-
-class WaitTimeout(PgqueueError, TimeoutError):
-    """The task had not ended when the wait for it was over. `status` is what it was then; it goes on."""
-
-    def __init__(self, message: str, *, task_id: UUID, status: Status) -> None:
-        super().__init__(message)
-        self.task_id = task_id
-        self.status = status
 
 
 class LeaseNotHeld(PgqueueError):

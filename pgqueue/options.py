@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 from uuid import UUID
-from weakref import ReferenceType
 
 from . import keys
 from .config import Limits
 from .errors import InputError
 from .payload import JSON
-
-if TYPE_CHECKING:
-    from .task import Task
 
 __all__ = ["Duration", "Enqueued", "NewTask", "Options", "checked"]
 
@@ -64,15 +60,8 @@ class Options(TypedDict, total=False):
     metadata: Mapping[str, JSON] | None
 
 
-class _Asking:
-    """The app that can be asked, held weakly, in a slot that is no field: the value stays what it was, and cheap."""
-
-    __slots__ = ("_app",)
-    _app: ReferenceType[Any]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
-class Enqueued(_Asking):
+class Enqueued:
     """The id of the task that stands for this request, and whether this call made it.
 
     `created` is False when another active task holds the dedupe key (that one's id is returned and this call's
@@ -81,22 +70,6 @@ class Enqueued(_Asking):
 
     id: UUID
     created: bool
-
-    def wait(self, timeout: Duration) -> Task:
-        """Wait until the task has ended, however it did; returns it as it stands then. See `Client.wait`.
-
-        For what an Action's `enqueue` gave, while its App lives; InputError for any other. With asyncio:
-        `await app.async_client.wait(made, timeout=…)`.
-        """
-        asked = getattr(self, "_app", None)
-        app = None if asked is None else asked()
-        if app is None:
-            raise InputError("only what an action's enqueue gave can wait by itself; call client.wait(it, timeout=…)")
-        return cast("Task", app.client.wait(self, timeout=timeout))
-
-    def _of(self, app: ReferenceType[Any]) -> Enqueued:
-        object.__setattr__(self, "_app", app)
-        return self
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # that tests interrupt would never hear of it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # No test may reach the database that its caller works with.
-    for name in ("PGQUEUE_DATABASE_URL", "DATABASE_URL", "PGQUEUE_SCHEMA", "PGQUEUE_POOLER", "PGQUEUE_LISTEN_URL"):
+    for name in ("PGQUEUE_DATABASE_URL", "DATABASE_URL", "PGQUEUE_SCHEMA", "PGQUEUE_POOLER"):
         os.environ.pop(name, None)
 
 

@@ -18,7 +18,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from .. import keys
 from ..config import DEFAULTS
-from ..patience import Outage
 from .answers import ANSWER_WITHIN, AsyncBoundedConnection, BoundedConnection, Deadline
 from .translate import translated
 from .url import EMBEDDED, mask, resolve_url
@@ -65,8 +64,6 @@ class Database:
     url: as `resolve_url` gives it; None: resolved on first use.
     pooler: the connection goes through a pooler in transaction mode: nothing is prepared, no session is changed.
     pool_size: connections kept, at the most, by each engine.
-    listen: another URL, for LISTEN alone: one that leads past the pooler (default PGQUEUE_LISTEN_URL).
-    outage: what the loops over this database, siblings included, know together about its failures.
     """
 
     def __init__(
@@ -77,15 +74,12 @@ class Database:
         pooler: bool | None = None,
         pool_size: int = 10,
         application_name: str | None = None,
-        listen: str | None = None,
     ) -> None:
         self._given = url
-        self._listen = listen or os.environ.get("PGQUEUE_LISTEN_URL") or None
         self.schema = keys.check_schema(schema or os.environ.get("PGQUEUE_SCHEMA") or DEFAULTS.schema)
         self.pooler = os.environ.get("PGQUEUE_POOLER") == "transaction" if pooler is None else pooler
         self.pool_size = pool_size
         self._application_name = application_name
-        self.outage = Outage()
         self._lock = threading.Lock()
         self._deadline = Deadline(ANSWER_WITHIN)
         self._pid = 0
@@ -95,16 +89,13 @@ class Database:
 
     def sibling(self, *, pool_size: int | None = None, application_name: str | None = None) -> Database:
         """The same database with engines of its own: another event loop, or a thread that must not wait for a pool."""
-        sibling = Database(
+        return Database(
             self._given,
             schema=self.schema,
             pooler=self.pooler,
             pool_size=pool_size or self.pool_size,
             application_name=application_name or self._application_name,
-            listen=self._listen,
         )
-        sibling.outage = self.outage
-        return sibling
 
     @property
     def url(self) -> str:
@@ -118,11 +109,6 @@ class Database:
 
                 self._embedded = acquire()
         return str(self._embedded.url)
-
-    @property
-    def can_listen(self) -> bool:
-        """Whether LISTEN may hear anything: behind a pooler it is accepted, and then hears nothing."""
-        return self._listen is not None or not self.pooler
 
     @property
     def masked(self) -> str:
@@ -142,7 +128,7 @@ class Database:
                 self._engine = create_engine(
                     DIALECT, creator=lambda: self._connect(url), pool_size=self.pool_size, **ENGINE
                 )
-                sa.event.listen(self._engine, "handle_error", _drop_useless)
+                sa.event.listen(self._engine, "handle_error", _drop_stale_plans)
             return self._engine
 
     @property
@@ -154,7 +140,7 @@ class Database:
                 self._async_engine = create_async_engine(
                     DIALECT, async_creator=lambda: self._aconnect(url), pool_size=self.pool_size, **ENGINE
                 )
-                sa.event.listen(self._async_engine.sync_engine, "handle_error", _drop_useless)
+                sa.event.listen(self._async_engine.sync_engine, "handle_error", _drop_stale_plans)
             return self._async_engine
 
     @contextmanager
@@ -192,11 +178,10 @@ class Database:
                 await connection.run_sync(self._settings_for_pooler)
                 yield connection
 
-    def raw(self, *, autocommit: bool = True, listening: bool = False) -> psycopg.Connection[Any]:
-        """A bare psycopg connection of its own; `listening`: for LISTEN. The caller closes it."""
+    def raw(self, *, autocommit: bool = True) -> psycopg.Connection[Any]:
+        """A bare psycopg connection of its own, for LISTEN. The caller closes it."""
         with translated(self):
-            another = listening and self._listen
-            connection = self._connect(resolve_url(another) if another else self.url)
+            connection = self._connect(self.url)
             connection.autocommit = autocommit
             return connection
 
@@ -237,10 +222,6 @@ class Database:
     def _kwargs(self, url: str) -> dict[str, Any]:
         given = conninfo_to_dict(url)
         wanted: dict[str, Any] = {k: v for k, v in CONNECT_DEFAULTS.items() if k not in given}
-        hosts = str(given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST", ""))
-        if "," in hosts and "target_session_attrs" not in given and not os.environ.get("PGTARGETSESSIONATTRS"):
-            # Of several servers the one that can be written to: a queue can do nothing with the others.
-            wanted["target_session_attrs"] = "read-write"
         if self._application_name and "application_name" not in given:
             wanted["application_name"] = self._application_name
         if "connect_timeout" not in given and os.environ.get("PGCONNECT_TIMEOUT"):
@@ -283,13 +264,8 @@ _LOCAL = ("enable_seqscan", "lock_timeout", "statement_timeout", "timezone")
 _SET_LOCAL = sa.text("select " + ", ".join(f"set_config('{name}', :{name}, true)" for name in _LOCAL))
 
 
-def _drop_useless(context: sa.engine.ExceptionContext) -> None:
-    """Let go of connections that would fail for ever.
-
-    A prepared statement whose table was migrated does so on its own connection. A server that has become read-only was
-    demoted: none of the pool's connections is of use, and with several hosts in the URL the next leads elsewhere.
-    """
-    state = getattr(context.original_exception, "sqlstate", None)
-    if state in ("0A000", "25006"):
+def _drop_stale_plans(context: sa.engine.ExceptionContext) -> None:
+    """A prepared statement whose table was migrated fails for ever on its connection: let go of that connection."""
+    if getattr(context.original_exception, "sqlstate", None) == "0A000":
         context.is_disconnect = True
-        context.invalidate_pool_on_disconnect = state == "25006"
+        context.invalidate_pool_on_disconnect = False

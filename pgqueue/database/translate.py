@@ -30,10 +30,7 @@ _BY_STATE: Mapping[str, tuple[type[PgqueueError], str]] = {
     "42P01": (SchemaMismatch, "the queue's tables are not there: run `pgqueue db upgrade`"),
     "42703": (SchemaMismatch, "the queue's tables are older than this program: run `pgqueue db upgrade`"),
     "42501": (DatabaseError, "the database role may not do that: see docs/operations.md for the grants"),
-    "25006": (
-        DatabaseError,
-        "the server is read-only (a standby, or demoted): connect to the primary, or name all hosts",
-    ),
+    "25006": (DatabaseError, "the server is read-only (a standby?): connect to the primary"),
     "40001": (RetryTransaction, "the transaction lost a race: roll back and run it again"),
     "40P01": (RetryTransaction, "the transaction was in a deadlock: roll back and run it again"),
     "55P03": (DatabaseError, "somebody's open transaction holds a lock on it: try again, or end that transaction"),

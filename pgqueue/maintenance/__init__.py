@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .prune import Pruner
 from .reap import Reaper
-from .register import Registrar, Registration
 from .sweep import Sweeper
 
-__all__ = ["Pruner", "Reaper", "Registrar", "Registration", "Sweeper"]
+__all__ = ["Pruner", "Reaper", "Sweeper"]

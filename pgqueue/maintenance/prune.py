@@ -71,7 +71,7 @@ class Pruner:
         return done
 
     def _loop(self) -> None:
-        patience = Patience(log, self._stopping, self._database.outage)
+        patience = Patience(log, self._stopping)
         while not self._stopping.wait(self._every * random.uniform(0.5, 1.5)):
             try:
                 self.run_once()

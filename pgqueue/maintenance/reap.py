@@ -73,7 +73,7 @@ class Reaper:
         return done
 
     def _loop(self) -> None:
-        patience = Patience(log, self._stopping, self._database.outage)
+        patience = Patience(log, self._stopping)
         settle_in = self._settle_in.total_seconds()
         settled = False
         again = _AGAIN[0]

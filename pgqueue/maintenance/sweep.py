@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from ..database import Database
@@ -29,19 +28,12 @@ _FULL_LOOK = 60.0
 
 
 class Sweeper:
-    """One sweeper. start and stop may come in any order, twice; `wake` from any thread.
+    """One sweeper. start and stop may come in any order, twice; `wake` from any thread."""
 
-    told: whether notifications arrive just now. Then, where no edge is to be looked at at all, it sleeps twice as long:
-    whatever becomes due at once is told, and what is planned is planned for minutes later.
-    """
-
-    def __init__(
-        self, database: Database, *, longest_sleep: timedelta, told: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, database: Database, *, longest_sleep: timedelta) -> None:
         self._database = database
         self._store = Store(database.schema)
         self._longest = longest_sleep.total_seconds()
-        self._told = told
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="pgqueue-sweeper", daemon=True)
@@ -91,7 +83,7 @@ class Sweeper:
         return bool(done)
 
     def _loop(self) -> None:
-        patience = Patience(log, self._stopping, self._database.outage)
+        patience = Patience(log, self._stopping)
         again = _AGAIN[0]
         while not self._stopping.is_set():
             self._wake.clear()
@@ -108,7 +100,7 @@ class Sweeper:
                 else:
                     again = _AGAIN[0]
                 patience.worked()
-                self._wake.wait(wait)
+                self._wake.wait(min(wait, self._longest))
             except Exception as error:  # noqa: BLE001 - whatever it is, the next pass may go well
                 patience.failed("cannot sweep", error)
 
@@ -120,7 +112,7 @@ class Sweeper:
         with self._database.autocommit() as connection:
             wait, earliest = self._store.next_look(connection, floor=self._floor)
         if wait is None or earliest is None:
-            return self._longest * (2 if self._told() else 1)
+            return self._longest
         # Never above the server's now: an edge may become due at once while the others wait.
         self._floor = max(self._floor, earliest - timedelta(seconds=max(0.0, wait)) - SLACK)
-        return min(max(0.0, wait), self._longest)
+        return max(0.0, wait)

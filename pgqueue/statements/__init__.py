@@ -24,7 +24,6 @@ from .arrays import text_array
 from .claim import Claiming
 from .depend import Depending
 from .enqueue import Enqueueing
-from .fleet import Fleet
 from .hold import Holding
 from .inspect import Inspecting
 from .journal import Journalling
@@ -36,7 +35,7 @@ from .prune import Pruning
 __all__ = ["CLAIM_SIZES", "LEVELS", "Statements", "backoff_sql", "channel", "statements_for", "text_array"]
 
 
-class Statements(Depending, Enqueueing, Claiming, Holding, Operating, Pruning, Lookups, Inspecting, Journalling, Fleet):
+class Statements(Depending, Enqueueing, Claiming, Holding, Operating, Pruning, Lookups, Inspecting, Journalling):
     """All statements over one schema."""
 
 

@@ -30,12 +30,6 @@ CLAIM_COLUMNS = (
 )
 
 
-_PAGE = 1_000
-"""Tasks of agents newly due that one search looks at."""
-_LONG_PAGES = {False: 20_000, True: 200_000}
-"""The same where any agent is paused; and of a search that is thorough."""
-
-
 class Claiming(Moves):
     @functools.lru_cache(maxsize=32)  # noqa: B019
     def claim_due(self, size: int) -> sa.Select[Any]:
@@ -45,12 +39,9 @@ class Claiming(Moves):
         priorities and a deep backlog cost nothing. `floor` bounds the range from below, so that dead entries that a
         forgotten transaction keeps alive are not walked again at every claim.
 
-        Levels of a paused queue are dropped before anything is looked at; `paused` names those queues.
-
         Always returns at least one row, whose `id` is NULL when nothing was due: `server_now` comes with it.
         """
         t = self.tasks.c
-        paused = self._paused_of(array("queues", sa.Text))
         levels = (
             sa.func.unnest(
                 array("queues", sa.Text),
@@ -78,14 +69,8 @@ class Claiming(Moves):
             .with_for_update(key_share=True, skip_locked=True)
             .lateral("first")
         )
-        due = (
-            sa.select(first.c.id)
-            .select_from(levels.join(first, sa.true()))
-            .where(levels.c.queue.not_in(sa.select(paused.c.name)))
-            .limit(limit)
-            .cte("due")
-        )
-        return self._claimed(due, paused=paused)
+        due = sa.select(first.c.id).select_from(levels.join(first, sa.true())).limit(limit).cte("due")
+        return self._claimed(due)
 
     @functools.lru_cache(maxsize=32)  # noqa: B019
     def claim_conditional(self, size: int) -> sa.Select[Any]:
@@ -96,8 +81,7 @@ class Claiming(Moves):
         first task has been due the longest, or, where `shuffled`, any. Brings `requires` after a claim's columns.
         """
         due = due_of_levels(self.schema.name, size).columns(sa.column("id", sa.Uuid)).cte("due")
-        paused = self._paused_of(array("queues", sa.Text))
-        return self._claimed(due, sa.cast(self.tasks.c.requires, sa.Text).label("requires"), paused=paused)
+        return self._claimed(due, sa.cast(self.tasks.c.requires, sa.Text).label("requires"))
 
     @functools.cached_property
     def met_levels(self) -> sa.TextClause:
@@ -118,9 +102,9 @@ class Claiming(Moves):
         """Claim the head of each agent in `agents`; the second of two statements.
 
         The first (`free_agents`) took the agents' advisory locks; this one has a fresh snapshot, so it looks again
-        whether an agent is busy, or it or the queue paused. The head is chosen by hopping from priority to priority, so
-        that an agent's future tasks cost nothing, and locked outside the choice: a locked head skips its agent instead
-        of sliding to the next task, out of order.
+        whether an agent is busy. The head is chosen by hopping from priority to priority, so that an agent's future
+        tasks cost nothing, and locked outside the choice: a locked head skips its agent instead of sliding to the
+        next task, out of order.
         """
         t = self.tasks.c
         chosen = _agent_heads(self.schema.name).columns(sa.column("id", sa.Uuid)).cte("chosen")
@@ -135,12 +119,7 @@ class Claiming(Moves):
         )
         return self._claimed(due)
 
-    def _paused_of(self, queues: ColumnElement[Any]) -> sa.CTE:
-        """Which of these queues are paused."""
-        p = self.schema.pauses.c
-        return sa.select(p.name).where(p.kind == sa.literal_column("'queue'"), p.name == sa.any_(queues)).cte("paused")
-
-    def _claimed(self, due: Any, *more: ColumnElement[Any], paused: sa.CTE | None = None) -> sa.Select[Any]:
+    def _claimed(self, due: Any, *more: ColumnElement[Any]) -> sa.Select[Any]:
         t = self.tasks.c
         ids = sa.func.array(sa.select(due.c.id).scalar_subquery())
         moved = (
@@ -154,35 +133,23 @@ class Claiming(Moves):
             )
             .cte("moved")
         )
-        # An array only where a queue is paused: of each row that comes back it is read anew.
-        held: ColumnElement[Any] = sa.null()
-        if paused is not None:
-            held = sa.select(sa.func.array_agg(paused.c.name)).scalar_subquery()
-        one = sa.select(sa.func.now().label("server_now"), sa.cast(held, sa.ARRAY(sa.Text)).label("paused")).subquery(
-            "one"
-        )
-        return sa.select(one.c.server_now, one.c.paused, *moved.c).select_from(one.outerjoin(moved, sa.true()))
+        one = sa.select(sa.func.now().label("server_now")).subquery("one")
+        return sa.select(one.c.server_now, *moved.c).select_from(one.outerjoin(moved, sa.true()))
 
-    def free_agents(self, size: int, *, thorough: bool = False) -> sa.TextClause:
+    def free_agents(self, size: int) -> sa.TextClause:
         """Choose and lock agents that may have something due and are not busy; the first of two statements.
 
         Candidates: agents that the caller knows to be free, agents newly due (a page of due_agent after the last one
         seen, the longest due first), and a bounded step of a slow walk over all agents that have anything pending (a
-        loose index scan: one probe per agent, however deep its backlog). The paused and the busy ones are dropped
-        first (100,000 paused ones that got further would be asked at every claim, before anybody else), then those
+        loose index scan: one probe per agent, however deep its backlog). The busy ones are dropped first, then those
         whose tasks are not due or whose conditions do not hold, and only then the advisory locks taken: whoever is
         chosen in vain takes the place of an agent that could run. A materialized CTE in between keeps that order
         (the planner would lock first, and 30,000 busy agents use up the server's lock table) and is read only as far
         as it takes to choose `size`.
 
         `rest`: who comes after the last one chosen, not yet asked; where all were asked, who somebody else has locked.
-        `full`: whether the page was, and more may be due after its last row, which is `seen_at`, `seen_agent`.
-        `paused`: whether the queue is, and so nobody was looked for.
-
-        thorough: for who keeps no cursor, and would turn page after page at each claim where many are paused. Then a
-        page is longer, and what is paused taken out of it in one pass over all that is.
         """
-        return _free_agents(self.schema.name, size, thorough)
+        return _free_agents(self.schema.name, size)
 
     @functools.cached_property
     def agent_lock(self) -> sa.Select[Any]:
@@ -196,14 +163,9 @@ class Claiming(Moves):
     def next_due(self) -> sa.Select[Any]:
         """Seconds until the next task of these levels becomes due that is not due now; NULL when there is none.
 
-        `after`: where to begin instead of now; what is due then counts too, and makes the answer negative.
-
-        Paused queues do not count. Of agents' tasks, whatever they require and whoever is paused: to wake up too early
-        is cheap.
+        Of agents' tasks, whatever they require: to wake up too early is cheap.
         """
         t = self.tasks.c
-        after = sa.func.coalesce(sa.bindparam("after", type_=sa.TIMESTAMP(timezone=True)), sa.func.now())
-        paused = self._paused_of(array("queues", sa.Text))
         levels = (
             sa.func.unnest(
                 array("queues", sa.Text),
@@ -218,7 +180,7 @@ class Claiming(Moves):
             .where(
                 t.queue == levels.c.queue,
                 t.priority == levels.c.priority,
-                t.not_before > after,
+                t.not_before > sa.func.now(),
                 t.status == literal(Status.PENDING),
                 t.agent.is_(None),
                 sa.not_(t.blocked),
@@ -232,7 +194,7 @@ class Claiming(Moves):
             sa.select(t.not_before)
             .where(
                 t.queue == levels.c.queue,
-                t.not_before > after,
+                t.not_before > sa.func.now(),
                 t.status == literal(Status.PENDING),
                 t.agent.is_not(None),
                 sa.not_(t.blocked),
@@ -256,7 +218,7 @@ class Claiming(Moves):
                 t.queue == met_levels.c.queue,
                 t.priority == met_levels.c.priority,
                 t.requires == sa.cast(met_levels.c.requires, t.requires.type),
-                t.not_before > after,
+                t.not_before > sa.func.now(),
                 t.status == literal(Status.PENDING),
                 t.agent.is_(None),
                 sa.not_(t.blocked),
@@ -267,60 +229,32 @@ class Claiming(Moves):
             .lateral("met")
         )
         every = sa.union_all(
-            sa.select(free.c.not_before)
-            .select_from(levels.join(free, sa.true()))
-            .where(levels.c.queue.not_in(sa.select(paused.c.name))),
+            sa.select(free.c.not_before).select_from(levels.join(free, sa.true())),
             sa.select(of_agents.c.not_before)
             .select_from(levels.join(of_agents, sa.true()))
-            .where(levels.c.priority == 0, levels.c.queue.not_in(sa.select(paused.c.name))),
-            sa.select(met.c.not_before)
-            .select_from(met_levels.join(met, sa.true()))
-            .where(met_levels.c.queue.not_in(sa.select(paused.c.name))),
+            .where(levels.c.priority == 0),
+            sa.select(met.c.not_before).select_from(met_levels.join(met, sa.true())),
         ).subquery("every")
         wait = sa.func.min(every.c.not_before) - sa.func.clock_timestamp()
         return sa.select(sa.cast(sa.func.extract("epoch", wait), sa.Float))
 
 
 @functools.lru_cache(maxsize=64)
-def _free_agents(schema: str, size: int, thorough: bool) -> sa.TextClause:
+def _free_agents(schema: str, size: int) -> sa.TextClause:
     # text(): a loose index scan with three sources reads as SQL, and does not as Core. It writes no status.
     # The schema name was checked against [a-z_][a-z0-9_]* and the size is one of CLAIM_SIZES.
     # Each step also sees the first task of the agent's best priority; where that is not due, and there is no other
     # priority, nothing of the agent is, and it need not be asked.
     walkable = "queue = :line and status = 'pending' and agent is not null and not blocked"
-    unpaused = "not (select queue from paused)"
-
-    def awake(agent: str) -> str:
-        # Not as NOT EXISTS, which the planner may turn into a join that reads all that is paused; and not asked where
-        # no agent is paused at all.
-        one = f"select true from {schema}.pauses p where p.kind = 'agent' and p.name = {agent}"  # noqa: S608
-        return f"(not (select agents from paused) or ({one}) is null)"  # noqa: S608
-
-    # A page of what is paused brings nobody, so it is longer where anybody is.
-    length = f"(select case when agents then {_LONG_PAGES[thorough]} else {_PAGE} end from paused)"  # noqa: S608
-    newly = f"select not_before, agent from page where {awake('page.agent')}"  # noqa: S608
-    if thorough:
-        # One pass over both, whatever the planner thinks of their sizes.
-        newly = f"""
-  select min(not_before) as not_before, agent
-  from (select agent, not_before, 0 as paused from page
-        union all select name, null, 1 from {schema}.pauses where kind = 'agent') either
-  group by agent having max(paused) = 0"""  # noqa: S608
     return sa.text(f"""
-with recursive paused as materialized (
-  select exists (select 1 from {schema}.pauses where kind = 'queue' and name = :line) as queue,
-         exists (select 1 from {schema}.pauses where kind = 'agent') as agents
-), page as materialized (
+with recursive newly as materialized (
   select not_before, agent from {schema}.tasks
-  where :page > 0 and {unpaused} and {walkable} and not_before <= now()
+  where :page > 0 and {walkable} and not_before <= now()
     and (not_before, agent) > (cast(:seen_at as timestamptz), cast(:seen_agent as text))
-  order by not_before, agent limit {length}
-), last as materialized (
-  select not_before, agent from page offset {length} - 1 limit 1
-), newly as ({newly}
+  order by not_before, agent limit 1000
 ), walk(agent, priority, not_before, step) as (
   (select agent, priority, not_before, 1 from {schema}.tasks
-   where :walk > 0 and {unpaused} and {walkable} and agent > cast(:walked_to as text)
+   where :walk > 0 and {walkable} and agent > cast(:walked_to as text)
    order by agent, priority desc, not_before limit 1)
   union all
   select next.*, step + 1
@@ -341,8 +275,7 @@ with recursive paused as materialized (
   group by agent
 ), free as materialized (
   select agent, place from candidates c
-  where {unpaused} and {awake("c.agent")}
-    and not exists (select 1 from {schema}.tasks r where r.agent = c.agent and r.status = 'running')
+  where not exists (select 1 from {schema}.tasks r where r.agent = c.agent and r.status = 'running')
   order by place
 ), claimable as materialized (
   select agent, place from free where exists ({_head(schema)})
@@ -356,12 +289,11 @@ select (select array_agg(agent) from chosen) as agents,
          then (select array_agg(agent order by place) from free where place > (select max(place) from chosen))
          else (select array_agg(agent) from claimable where agent not in (select agent from chosen))
        end as rest,
-       exists (select from last) as full,
-       (select not_before from last) as seen_at,
-       (select agent from last) as seen_agent,
+       (select count(*) from newly) as newly,
+       (select not_before from newly order by not_before desc, agent desc limit 1) as seen_at,
+       (select agent from newly order by not_before desc, agent desc limit 1) as seen_agent,
        (select max(agent) from walk) as walked_to,
        (select count(*) from walk) as walked,
-       (select queue from paused) as paused,
        now() as server_now
 """)  # noqa: S608
 
@@ -373,8 +305,6 @@ def _agent_heads(schema: str) -> sa.TextClause:
   from unnest(cast(:agents as text[])) as free(agent)
   cross join lateral ({_head(schema)}) head
   where not exists (select 1 from {schema}.tasks r where r.agent = free.agent and r.status = 'running')
-    and (select true from {schema}.pauses p where p.kind = 'agent' and p.name = free.agent) is null
-    and (select true from {schema}.pauses p where p.kind = 'queue' and p.name = :line) is null
 """)  # noqa: S608
 
 

@@ -44,9 +44,6 @@ def due_of_levels(schema: str, size: int) -> sa.TextClause:
       union all
       (select not_before {met} order by not_before limit 1)
     ) head
-    where level.queue not in (
-      select name from {schema}.pauses where kind = 'queue' and name = any(cast(:queues as text[]))
-    )
     order by level.turn, case when :shuffled then random() end, head.not_before
   ) level
   cross join lateral (

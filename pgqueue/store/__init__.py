@@ -10,7 +10,6 @@ from __future__ import annotations
 from .claim import Claiming, default_owner
 from .depend import EDGES
 from .enqueue import Enqueueing
-from .fleet import ASKED, RESUMED
 from .handshake import Handshaking
 from .hold import Holding, not_held
 from .journal import Journalling
@@ -35,10 +34,8 @@ from .values import (
 )
 
 __all__ = [
-    "ASKED",
     "EDGES",
     "LONG_AGO",
-    "RESUMED",
     "SLACK",
     "AgentCursor",
     "Claims",

@@ -149,16 +149,14 @@ class Claiming(Base):
         offers: Sequence[str] = (),
         walk: int = _WALK,
         look: bool = True,
-        thorough: bool = False,
         token: UUID | None = None,
     ) -> tuple[Claims, AgentCursor]:
         """Claim the head task of at most `size` free agents of a queue. Two statements: run it in one transaction.
 
-        `look`: search for agents besides those the cursor knows; `thorough`: as who keeps no cursor should. Returns the
-        claims and the cursor for the next call; where the queue is paused, that is the one given.
+        `look`: search for agents besides those the cursor knows. Returns the claims and the cursor for the next call.
         """
         found = connection.execute(
-            self.sql.free_agents(size, thorough=thorough),
+            self.sql.free_agents(size),
             {
                 "line": queue,
                 "seen_at": cursor.seen_at,
@@ -170,9 +168,6 @@ class Claiming(Base):
                 "offers": sorted(offers),
             },
         ).one()
-        if found.paused:
-            # Nobody was looked for: what becomes due meanwhile is still before the cursor when the queue is resumed.
-            return Claims([], found.server_now, paused=frozenset({queue})), cursor
         agents = found.agents or []
         claims = Claims([], found.server_now)
         if agents:
@@ -229,7 +224,7 @@ class Claiming(Base):
         lease: Duration = DEFAULTS.lease,
         offers: Sequence[str] = (),
     ) -> Claimed | None:
-        """Claim the agent's next due task, or None: nothing is due, or the agent is busy, or it or the queue is paused.
+        """Claim the agent's next due task, or None: nothing is due, or the agent is busy.
 
         queue: one or several, tried in that order. offers: the conditions that hold; a task that requires another is
         passed over. Order: priority, then since when due, then id.
@@ -284,7 +279,6 @@ class Claiming(Base):
                     cursor=cursor,
                     offers=conditions,
                     walk=walk,
-                    thorough=walk > _WALK,
                 )
                 tasks += claims.tasks
                 # Whatever stands in front hides nobody: busy agents with deep backlogs, heads that somebody has locked.
@@ -322,12 +316,10 @@ class Claiming(Base):
                 ).tasks
         return tasks
 
-    def next_due(
-        self, connection: Connection, queues: Sequence[str], *, met: Sequence[MetLevel] = (), due_too: bool = False
-    ) -> float | None:
+    def next_due(self, connection: Connection, queues: Sequence[str], *, met: Sequence[MetLevel] = ()) -> float | None:
         """Seconds until something of these queues becomes due that is not due now; None when nothing is planned.
 
-        met: the levels with a condition that count too. due_too: 0 where anything is due now, claimable or not.
+        met: the levels with a condition that count too.
         """
         levels = list(itertools.product(queues, LEVELS))
         wait = connection.execute(
@@ -338,7 +330,6 @@ class Claiming(Base):
                 "met_queues": [queue for queue, _, _ in met],
                 "met_priorities": [priority for _, priority, _ in met],
                 "met_conditions": [condition for _, _, condition in met],
-                "after": LONG_AGO if due_too else None,
             },
         ).scalar()
         return None if wait is None else max(0.0, float(wait))
@@ -373,11 +364,10 @@ def _owner(owner: str | None) -> str:
 
 def _claims(rows: Sequence[Any], queues: Sequence[str], token: UUID) -> Claims:
     tasks: list[Claimed] = []
-    now, paused = LONG_AGO, None
+    now = LONG_AGO
     for row in rows:
         (
             now,
-            paused,
             task_id,
             fence,
             queue,
@@ -415,7 +405,7 @@ def _claims(rows: Sequence[Any], queues: Sequence[str], token: UUID) -> Claims:
         # RETURNING has no order: put back the one in which they were chosen.
         place = {queue: i for i, queue in enumerate(queues)}
         tasks.sort(key=lambda c: (place[c.lease.queue], -c.priority, c.not_before, c.lease.task_id))
-    return Claims(tasks, now, paused=frozenset(paused or ()))
+    return Claims(tasks, now)
 
 
 def _moved_on(cursor: AgentCursor, found: Any, *, size: int, look: bool, walk: int) -> AgentCursor:
@@ -429,7 +419,7 @@ def _moved_on(cursor: AgentCursor, found: Any, *, size: int, look: bool, walk: i
     known = tuple(itertools.islice(kept, 5_000))
     if not look:
         return dataclasses.replace(cursor, known=known)
-    if found.full:
+    if found.newly >= 1000:
         seen = (found.seen_at, found.seen_agent)
     else:
         # All that is due was seen; whoever commits late with an earlier time is within the slack, or the walk's.

@@ -180,18 +180,6 @@ class Holding(Depending):
             done[task_id] = None if isinstance(answer, Settled) else answer
         return done
 
-    def asked(self, connection: Connection, leases: Sequence[Lease]) -> set[UUID]:
-        """Which of these tasks their holder should renew at once, to learn something: somebody asked for the task's
-        cancellation, or the lease is gone. Writes and locks nothing.
-        """
-        if not leases:
-            return set()
-        rows = connection.execute(self.sql.holders, {"ids": [lease.task_id for lease in leases]})
-        quiet = {
-            (row.id, row.lease_token) for row in rows if row.lease_expires_at is not None and not row.cancel_requested
-        }
-        return {lease.task_id for lease in leases if (lease.task_id, lease.token) not in quiet}
-
     def report_progress(self, connection: Connection, held: Held, /, percent: int, message: str | None = None) -> None:
         """Write progress (0 … 100) and a message (at most 4 KiB, cleaned, not refused). LeaseNotHeld if lost."""
         keys.check_int(percent, field="percent", low=0, high=100)

@@ -29,14 +29,6 @@ class Inspecting(Base):
             raise no_task(task_id)
         return Task.of(row)
 
-    def status_of(self, connection: Connection, task_id: UUID, /) -> Status:
-        """The task's status alone. TaskNotFound when it never existed or was pruned."""
-        t = self.sql.tasks.c
-        found = connection.execute(sa.select(t.status).where(t.id == keys.check_id(task_id))).scalar_one_or_none()
-        if found is None:
-            raise no_task(task_id)
-        return Status(found)
-
     def list_tasks(
         self,
         connection: Connection,

@@ -20,21 +20,18 @@ from ..payload import JSON
 from ..task import Task
 from .base import no_task
 from .depend import Depending
-from .fleet import ASKED, Fleet
 from .inspect import Inspecting
 
 
-class Operating(Inspecting, Depending, Fleet):
+class Operating(Inspecting, Depending):
     def cancel(self, connection: Connection, task_id: UUID, /, *, by: str | None = None) -> Status:
-        """pending → cancelled at once; a running task is asked to stop, and its holder told.
+        """pending → cancelled at once; a running task is asked to stop (its holder learns at its next renewal).
 
-        A holder that does not hear of it learns at its next renewal. Returns CANCELLED or RUNNING (asked). Asking twice
-        is fine. TransitionRefused for a finished task.
+        Returns CANCELLED or RUNNING (asked). Asking twice is fine. TransitionRefused for a finished task.
         """
         row = self._locked(connection, task_id, Event.CANCEL)
         if row.status == Status.RUNNING:
             self._apply(connection, Event.REQUEST_CANCEL, row, by=by)
-            self._tell(connection, ASKED)
             return Status.RUNNING
         self._expect(row, Event.CANCEL, "it cannot be cancelled any more")
         self._apply(connection, Event.CANCEL, row, by=by)
@@ -72,7 +69,6 @@ class Operating(Inspecting, Depending, Fleet):
         """
         row = self._locked(connection, task_id, Event.EVICT)
         self._expect(row, Event.EVICT, "only a running task can be released")
-        self._tell(connection, ASKED)
         return self._apply(connection, Event.EVICT, row, by=by)
 
     def reschedule(

@@ -46,8 +46,6 @@ class Claims:
     now: datetime
     levels: Sequence[Level] = ()
     """Where each of `tasks` was found; empty where the claim was not asked to look at conditions."""
-    paused: frozenset[str] = frozenset()
-    """The queues that were not looked at, since they are paused."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

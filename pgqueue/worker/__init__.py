@@ -3,13 +3,12 @@
     claim ──▶ run ──▶ settle          fetch.py · execute.py · settle.py
        └─── renew ─────┘              keep.py, with a connection of its own; it stops last
 
-One process, many handlers at once; some in processes of their own (processes.py here, child.py there). Everything that
-decides about a task is in the database, so a worker may die at any moment: what it held comes back when the leases end.
+One process, many handlers at once. Everything that decides about a task is in the database, so a worker may die at any
+moment: what it held comes back when the leases end.
 """
 
 from __future__ import annotations
 
 from .service import Worker, run
-from .threaded import background
 
-__all__ = ["Worker", "background", "run"]
+__all__ = ["Worker", "run"]

@@ -9,14 +9,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TypeAlias
 
 from sqlalchemy import Connection
 
 from ..database import Database
 from ..errors import PgqueueError
-from ..store import LONG_AGO, AgentCursor, Store, claim_size
+from ..store import AgentCursor, Store, claim_size
 from ..task import Claimed
 from .floors import Conditions, Floors
 
@@ -31,10 +31,6 @@ As often, in another pass, tasks with and without a condition come in any order 
 _WALK = 500
 """Agents that one pass of the slow walk steps over."""
 _ALL = 1_000_000
-_CHEAP = 0.02
-"""Seconds that a look ahead may take, if it is to stand in for a pass."""
-_PAUSES_EVERY, _PAUSES_TIMES_COST = 0.75, 20.0
-"""Seconds between two looks at the pauses, at the least, and how many times what the last look took."""
 _LOOKS = 20
 """How often, at the most, one pass looks on for agents of one queue."""
 
@@ -70,9 +66,6 @@ class Fetcher:
         # A rotation of its own: agents are not looked at in every pass.
         self._agent_queues = collections.deque(queues)
         self._passes = 0
-        self._look_back = False
-        self._pauses: tuple[int, datetime | None] | None = None
-        self._pauses_at = 0.0
 
     def run_once(self, room: int, *, whole: bool = False) -> list[Claimed]:
         """Claim at most `room` tasks, in the order in which to start them; each queue gets to be first in turn.
@@ -86,9 +79,6 @@ class Fetcher:
             self._floors = Floors()
             self._conditions = Conditions()
             self._cursors = {queue: AgentCursor() for queue in self._queues}
-        elif self._look_back:
-            self._look_back = False
-            self._forget_where()
         looks: list[_Look] = [self._due, *(functools.partial(self._of_agents, queue) for queue in self._agent_queues)]
         if self._passes % _AGENTS_EVERY == 0:
             self._agent_queues.rotate(-1)
@@ -113,46 +103,6 @@ class Fetcher:
         """Seconds until something becomes due that is not due now; None when nothing is planned."""
         with self._database.autocommit() as connection:
             return self._store.next_due(connection, list(self._queues), met=self._conditions.met)
-
-    def look_ahead(self) -> tuple[float | None, bool]:
-        """As `next_due`, with 0 where anything is due now; and whether to ask this again instead of making a pass.
-
-        One statement where a pass takes several. Not so where it cannot see everything that may be claimed, and where
-        it is not cheap: it walks over the dead entries that a pass has floors for.
-        """
-        if self._offers:
-            return self.next_due(), False
-        began = time.monotonic()
-        with self._database.autocommit() as connection:
-            wait = self._store.next_due(connection, list(self._queues), due_too=True)
-        if wait == 0:
-            return 0.0, False
-        return wait, time.monotonic() - began < _CHEAP
-
-    def _forget_where(self) -> None:
-        for queue, cursor in self._cursors.items():
-            self.came_back(queue)
-            self._cursors[queue] = dataclasses.replace(cursor, seen_at=LONG_AGO, seen_agent="", walked_to="")
-
-    def resumed(self) -> None:
-        """Something is paused no more, though who knows what: look at everything again. Called from other threads.
-
-        Floors and cursors have passed what became due meanwhile.
-        """
-        self._look_back = True
-
-    def look_at_pauses(self) -> None:
-        """Find out whether something was resumed, where no notification says so: at most once a second."""
-        began = time.monotonic()
-        if began < self._pauses_at:
-            return
-        with self._database.autocommit() as connection:
-            mark = self._store.pauses_mark(connection)
-        now = time.monotonic()
-        self._pauses_at = now + max(_PAUSES_EVERY, _PAUSES_TIMES_COST * (now - began))
-        if mark != self._pauses and self._pauses is not None:
-            self.resumed()
-        self._pauses = mark
 
     def agent_free(self, queue: str, agent: str) -> None:
         """This agent has just settled: look at it first. Called from other threads."""
@@ -187,10 +137,6 @@ class Fetcher:
                     connection, queues, size=size, owner=self._owner, lease=self._lease, floors=bounds
                 )
         now = time.monotonic()
-        if claims.paused:
-            # Not looked at: nothing is learnt of them, so that no floor passes what becomes due meanwhile.
-            queues = [queue for queue in queues if queue not in claims.paused]
-            met = [level for level in met if level[0] not in claims.paused]
         self._floors.learn(queues, claims, size=size, bounds=bounds, cost=now - began, now=now, met=met)
         if len(claims.tasks) < size:
             self._conditions.came_short()

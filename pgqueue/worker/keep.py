@@ -5,25 +5,19 @@ more every third of a lease, whatever handlers, event loop and pools are doing, 
 never loses a lease. While the database is away it keeps trying and lets handlers go on: nobody can reap then either,
 and after an outage reapers give holders a third of a lease to renew. A renewal that is refused (LeaseNotHeld) is
 final: somebody else decides about the task, and the handler is asked to stop.
-
-Of a cancel request it hears by a notification, which says that there is one and not which. It then looks at what it
-holds, without writing anything, and renews what somebody asked about. Whoever is not told learns at the next renewal.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from uuid import UUID
 
 from ..database import Database
-from ..database.answers import ANSWER_WITHIN
 from ..errors import DatabaseError, LeaseNotHeld, PgqueueError
-from ..lifecycle import Status
 from ..patience import Patience
 from ..store import Store
 from ..task import Lease, Renewed
@@ -35,20 +29,10 @@ log = logging.getLogger("pgqueue.worker")
 
 _PROGRESS_EVERY = 0.5
 _TICK = 0.25
-_STALLED = 4
-"""A pause that takes so many parts of the time between renewals longer than it should is a stall."""
 _UNWIND = 1.0
 """Seconds that a timed-out handler has at the least, whatever the grace, before it counts as stuck."""
-_LOOK_EVERY = 0.2
-"""Seconds between looks at what is held, however many notifications arrive."""
-_LOOK_AGAIN = 0.5
-"""Seconds to the look after the first: the task may have been claimed, and not yet been held here, when it was told."""
 _BATCH = 500
-_LATE = 120.0
-"""Seconds that a pass may take: three calls, each given up after 40 s."""
 _LONGEST = 5.0
-_ANSWER_WITHIN = 2.0
-"""Seconds that an answer to a renewal may always take; else a quarter of the lease."""
 _BRIEFLY = timedelta(milliseconds=200)
 
 
@@ -73,65 +57,32 @@ class Keeper:
         self._held = held
         self._lease = lease
         self._every = lease.total_seconds() / 3
-        # Over a connection that a firewall has forgotten no answer comes: that must be noticed in time for another try.
-        database.hurry(min(ANSWER_WITHIN, max(_ANSWER_WITHIN, lease.total_seconds() / 4)))
         self._interrupt = interrupt
         self._stuck = stuck
         self._grace = max(_UNWIND, grace.total_seconds())
         self._progress: dict[UUID, tuple[Lease, int, str | None]] = {}
         self._lock = threading.Lock()
         self._soon = False
-        self._turned = 0.0
-        self._told = threading.Event()
-        self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="pgqueue-keeper", daemon=True)
 
     def start(self) -> None:
-        """Connects and renews nothing, once: under C code that does not let go of the interpreter the first renewal
-        would take a dozen turns, and the next ones take one or two.
-        """
-        with contextlib.suppress(PgqueueError), self._database.autocommit() as connection:
-            self._store.renew_many(connection, [], lease=self._lease)
         if not self._thread.is_alive() and not self._stopping.is_set():
-            self._turned = time.monotonic()
             self._thread.start()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(10)
-
-    @property
-    def alive(self) -> bool:
-        """Whether its loop turns."""
-        return self._thread.is_alive() and time.monotonic() - self._turned < _LATE
 
     def report(self, lease: Lease, percent: int, message: str | None) -> None:
         """Note progress; only the last one before each write counts. Called from handlers."""
         with self._lock:
             self._progress[lease.task_id] = (lease, percent, message)
 
-    def tell(self) -> None:
-        """Somebody may have asked for the cancellation of something that is held. Called from any thread."""
-        self._told.set()
-        self._wake.set()
-
     def run_once(self) -> int:
         """Renew everything that is held; returns how many leases were extended."""
-        return self._renew([run for run in self._held.all() if run.reason != LOST])
-
-    def look(self) -> int:
-        """Renew what somebody has asked about, and nothing else; returns how many leases were extended."""
-        runs = [run for run in self._held.all() if run.reason is None and not run.ended]
-        asked: set[UUID] = set()
-        for start in range(0, len(runs), _BATCH):
-            with self._database.autocommit() as connection:
-                asked |= self._store.asked(connection, [run.lease for run in runs[start : start + _BATCH]])
-        return self._renew([run for run in runs if run.lease.task_id in asked])
-
-    def _renew(self, runs: Sequence[Running]) -> int:
+        runs = [run for run in self._held.all() if run.reason != LOST]
         extended = 0
         locked: list[Running] = []
         for start in range(0, len(runs), _BATCH):
@@ -182,9 +133,6 @@ class Keeper:
 
     def _heard(self, run: Running, answer: Renewed | LeaseNotHeld) -> bool:
         if isinstance(answer, LeaseNotHeld):
-            if run.completed_itself and answer.status is Status.COMPLETED:
-                # As it should be: `ctx.complete` was committed, and what the handler still does is not to be disturbed.
-                return False
             # Where the handler has ended, our own settler may have written its outcome a moment ago: that is no loss.
             if not run.ended and self._held.get(run.lease) is run:
                 log.warning("%s", answer)
@@ -214,29 +162,14 @@ class Keeper:
 
     def _loop(self) -> None:
         # A reaper that has come back gives holders a third of a lease to renew in: no wait here may be near that.
-        patience = Patience(log, self._stopping, self._database.outage, longest=min(_LONGEST, self._every / 4))
+        patience = Patience(log, self._stopping, longest=min(_LONGEST, self._every / 4))
         renew_at = time.monotonic() + self._every
         progress_at = 0.0
-        look_at = looked_at = float("-inf")
         while not self._stopping.is_set():
-            began = time.monotonic()
-            pause = min(_TICK, max(0.005, renew_at - began))
-            self._wake.wait(pause)
-            self._wake.clear()
-            self._turned = now = time.monotonic()
-            if now - began > pause + self._every / _STALLED:
-                # Something keeps this thread from running, most often C code that does not let go of the interpreter.
-                # The next turn may come as late: renew while there is time.
-                renew_at = now
+            self._stopping.wait(min(_TICK, max(0.005, renew_at - time.monotonic())))
+            now = time.monotonic()
             try:
                 self._time_out(now)
-                if self._told.is_set() and now >= looked_at + _LOOK_EVERY:
-                    self._told.clear()
-                    self.look()
-                    looked_at, look_at = now, now + _LOOK_AGAIN
-                elif looked_at < look_at <= now:
-                    self.look()
-                    looked_at = now
                 if now >= renew_at:
                     self._soon = False
                     self.run_once()
@@ -254,6 +187,6 @@ class Keeper:
                 continue
             if run.reason is None:
                 self._interrupt(run, TIMEOUT)
-            if now >= run.ends_at + self._grace and not run.stuck and not run.killable:
+            if now >= run.ends_at + self._grace and not run.stuck:
                 run.stuck = True
                 self._stuck(run)

@@ -29,7 +29,6 @@ class Running:
         "action",
         "asyncio_task",
         "claimed",
-        "completed_elsewhere",
         "context",
         "ended",
         "ends_at",
@@ -48,14 +47,8 @@ class Running:
         self.started = False
         self.ended = False
         self.stuck = False
-        self.completed_elsewhere = False
         self.timeout: timedelta | None = claimed.timeout or (action.timeout if action is not None else None)
         self.ends_at: float | None = None
-
-    def belongs_to(self, action: Action[..., object]) -> None:
-        """Set the action, where it was not known before."""
-        self.action = action
-        self.timeout = self.claimed.timeout or action.timeout
 
     @property
     def lease(self) -> Lease:
@@ -69,17 +62,7 @@ class Running:
     @property
     def completed_itself(self) -> bool:
         """Whether the handler called `ctx.complete`, whatever became of its transaction."""
-        return self.completed_elsewhere or (self.context is not None and self.context._completed)
-
-    @property
-    def killable(self) -> bool:
-        """Whether the handler has a process of its own."""
-        return self.action is not None and self.action.isolation == "process"
-
-    @property
-    def memory(self) -> int | None:
-        """The bytes that the process of its handler may use, or None."""
-        return None if self.action is None else self.action.memory
+        return self.context is not None and self.context._completed
 
     def stopper(self) -> Stop:
         """The request to stop, made on first use: by the thread that runs the handler, or by one that interrupts it."""

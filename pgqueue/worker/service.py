@@ -10,39 +10,31 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import wait
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from .. import logs
 from ..config import DEFAULTS, VERSION, WorkerConfig
 from ..context import Context, Stop
 from ..edges import Fate
 from ..errors import ConfigError, LeaseNotHeld
 from ..keys import format_duration
 from ..lifecycle import Event, Status
-from ..maintenance import Pruner, Reaper, Registrar, Registration, Sweeper
+from ..maintenance import Pruner, Reaper, Sweeper
 from ..notify import Listener
 from ..patience import Patience
 from ..sanitize import one_line
-from ..store import ASKED, EDGES, RESUMED, Reaped, Settlement, Store
+from ..store import EDGES, Reaped, Settlement, Store
 from ..task import Claimed, Lease
-from .calls import Outcome, unknown_action
-from .execute import Executor
+from .execute import Executor, Outcome, unknown_action
 from .fetch import Fetcher, jittered
 from .keep import Keeper
-from .lifespan import Opened
-from .limits import Lifetime
-from .origin import IMPORTING
-from .processes import Processes
 from .running import LOST, SHUTDOWN, Held, Running
 from .settle import Settler
-from .vitals import Vitals
 
 if TYPE_CHECKING:
-    from ..app import Action, App
+    from ..app import App
 
 __all__ = ["STUCK", "Worker", "run"]
 
@@ -60,9 +52,6 @@ _SETTLE_WITHIN = 5.0
 """Seconds in which the last outcomes must be written; what is not is reaped when its lease ends."""
 _ANSWER_WITHIN = 3.0
 """Seconds that a call may still take, once the worker is to stop; but for outcomes, which get the above."""
-_LAST_WORDS = _SETTLE_WITHIN + 2 * 5.0
-"""Seconds that the end may take when nobody answers: the last outcomes, and the keeper and the registrar may each be
-trying to connect, which takes them 5 s."""
 _UNKNOWN_KEPT = 1000
 """Names of unknown actions to remember, so that each is in the log once a minute."""
 _REASON = 300
@@ -77,20 +66,12 @@ class Worker:
     """
 
     def __init__(self, app: App, config: WorkerConfig) -> None:
-        if IMPORTING.is_set():
-            raise ConfigError(
-                "a worker was to start while the process of a handler imported this module; start it under"
-                ' if __name__ == "__main__":'
-            )
         self._app = app
         self._config = config
         self.name = config.name or f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:4]}"
         self.queues = config.queues or tuple(dict.fromkeys(action.queue for action in app.actions.values()))
         if not app.actions:
-            raise ConfigError(
-                "this app has no actions: import the modules that declare them with @app.task, or name them in"
-                " App(imports=[…])"
-            )
+            raise ConfigError("this app has no actions: import the modules that declare them with @app.task")
         # The keeper and the listener must never wait for a pool; at the end claims are given up sooner than settles.
         self._database = app.database.sibling(pool_size=4, application_name="pgqueue worker")
         self._settling = app.database.sibling(pool_size=1, application_name="pgqueue worker")
@@ -99,29 +80,15 @@ class Worker:
         self._held = Held(config.concurrency)
         self._wake = threading.Event()
         self._woken = False
-        self._quiet = False
-        self._stopped_at: float | None = None
         self._stopping = threading.Event()
         self._hurry = threading.Event()
         self._unknown_said: dict[str, float] = {}
-        self._opened = Opened(app)
-        self.started = threading.Event()
-        self.status: int | None = None
         self._executor = Executor(
             threads=config.concurrency,
             done=self._done,
             lost=self._lost,
             make_context=self._context,
             close=self._app.aclose,
-            worker=self.name,
-            processes=Processes.of(
-                app,
-                config,
-                worker=self.name,
-                done=self._done,
-                lost=self._lost,
-                progress=lambda run, percent, message: self._keeper.report(run.lease, percent, message),
-            ),
         )
         self._fetcher = Fetcher(
             self._database,
@@ -149,27 +116,11 @@ class Worker:
         self._reaper = Reaper(
             self._database, longest_sleep=config.maintenance, settle_in=config.lease / 3, reaped=self._reaped
         )
-        self._sweeper = Sweeper(self._database, longest_sleep=config.maintenance, told=self._listens)
+        self._sweeper = Sweeper(self._database, longest_sleep=config.maintenance)
         self._pruner = None if config.retention is None else Pruner(self._database, retention=config.retention)
-        self._registrar = Registrar(self._database, self._registration)
-        listen = config.listen and app.database.can_listen
+        # Behind a pooler LISTEN is accepted and then hears nothing.
+        listen = config.listen and not app.database.pooler
         self._listener = Listener(self._database, self._heard) if listen else None
-        self._lifetime = Lifetime(config.max_tasks, config.max_lifetime)
-        self._vitals = Vitals(
-            config,
-            self._database.outage,
-            name=self.name,
-            parts={
-                "keeper of leases": lambda: self._keeper.alive,
-                "settler": lambda: self._settler.alive,
-                "event loop": lambda: self._executor.alive,
-            },
-            counts=lambda: {
-                "running": len(self._held),
-                "concurrency": config.concurrency,
-                "started": self._lifetime.tasks,
-            },
-        )
 
     # -- life
 
@@ -177,8 +128,6 @@ class Worker:
         """Stop claiming, let running handlers finish for `drain`, release the rest. The second call: release now."""
         if self._stopping.is_set():
             self._hurry.set()
-        else:
-            self._stopped_at = time.monotonic()
         # Nobody waits for what a frozen server may still answer to a claim.
         self._database.hurry(_ANSWER_WITHIN)
         self._stopping.set()
@@ -188,51 +137,25 @@ class Worker:
         """Work until stopped; returns the exit status: 0, or 70 when handlers in threads could not be stopped.
 
         Raises SchemaMismatch or DatabaseError when the first connection cannot be used; later outages are waited out.
-        LifespanFailed: what the app shares could not be opened.
         """
         try:
-            self._vitals.open()
             with self._database.begin() as connection:
                 self._store.handshake(connection)
-            self._executor.start()
-            self._open()
         except BaseException:
             self._executor.stop()
             self._database.dispose()
-            self._vitals.close()
             raise
         self._say_hello()
-        for part in (self._settler, self._keeper, self._reaper, self._sweeper, self._pruner, self._registrar):
+        for part in (self._executor, self._settler, self._keeper, self._reaper, self._sweeper, self._pruner):
             if part is not None:
                 part.start()
         if self._listener is not None:
             self._listener.start()
-        self.started.set()
-        self._vitals.working()
         try:
             self._work()
         finally:
-            self.status = self._shut_down()
-        return self.status
-
-    def _open(self) -> None:
-        """Enter the lifespan. Told to stop meanwhile, give that up."""
-        entering = self._executor.on_loop(self._opened.enter())
-        while not wait((entering,), timeout=0.1).done:
-            if self._stopping.is_set():
-                entering.cancel()
-                return
-        entering.result()
-
-    def _close(self) -> None:
-        """Leave the lifespan, as far as it lets itself be left in the time that handlers get for the same."""
-        leaving = self._executor.on_loop(self._opened.leave())
-        leaving.add_done_callback(lambda _: self._wake.set())
-        self._await(lambda: not leaving.done(), self._config.cancel_grace.total_seconds(), unless=self._hurry)
-        if self._hurry.is_set():
-            self._await(lambda: not leaving.done(), _UNWIND, unless=None)
-        if not leaving.done():
-            log.error("the lifespan did not end in time; it ends with the process")
+            status = self._shut_down()
+        return status
 
     def _say_hello(self) -> None:
         log.info(
@@ -241,7 +164,7 @@ class Worker:
             self.name,
             self._app.database.masked,
             ", ".join(self.queues),
-            ", ".join(_with_aliases(action) for _, action in sorted(self._app.actions.items())),
+            ", ".join(sorted(self._app.actions)),
             f"offers {', '.join(self._config.offers)}, " if self._config.offers else "",
             self._config.concurrency,
         )
@@ -249,15 +172,11 @@ class Worker:
     # -- the loop
 
     def _work(self) -> None:
-        patience = Patience(log, self._stopping, self._database.outage)
+        patience = Patience(log, self._stopping)
         looks: Iterator[float] = iter(())
         idle = False
         while not self._stopping.is_set():
-            self._vitals.turned()
-            if self._lifetime.over:
-                self._retire(self._lifetime.over)
-                return
-            room = self._lifetime.room(self._room())
+            room = self._room()
             if room == 0:
                 continue
             self._wake.clear()
@@ -265,10 +184,6 @@ class Worker:
             # Asked before the look: what settles during it may free an agent that the look saw busy.
             last_look = self._config.burst and len(self._held) == 0 and idle
             try:
-                if self._quiet and not woken and not last_look and (wait := self._idle_wait()) > 0:
-                    patience.worked()
-                    self._pause(wait)
-                    continue
                 claimed = self._fetcher.run_once(room, whole=last_look)
                 patience.worked()
                 idle = not claimed
@@ -291,15 +206,7 @@ class Worker:
 
     def _pause(self, seconds: float) -> None:
         """Wait for a wake-up."""
-        seconds = self._lifetime.pause(seconds)
-        self._vitals.turned(seconds)
         self._wake.wait(seconds)
-
-    def _retire(self, why: str) -> None:
-        """Claim no more, and let what runs finish, however long it takes, unless told to stop meanwhile."""
-        log.info("%s: this worker claims no more, and ends after the %d task(s) that it holds", why, len(self._held))
-        self._vitals.retiring()
-        self._await(lambda: len(self._held) > 0, float("inf"), unless=self._stopping)
 
     def _room(self) -> int:
         """How much to claim now; 0 after a wait in which no slot came free."""
@@ -313,13 +220,12 @@ class Worker:
         return room
 
     def _hand_over(self, claimed: Sequence[Claimed]) -> None:
-        actions = self._app.names
+        actions = self._app.actions
         runs = [Running(task, actions.get(task.action)) for task in claimed]
         for earlier in self._held.add(runs):
             log.warning("the lease on task %s was lost, and it is run here again", earlier.lease.task_id)
             self._executor.interrupt(earlier, LOST)
         known = [run for run in runs if run.action is not None]
-        self._lifetime.started(len(known))
         self._executor.submit(known)
         if len(known) < len(runs):
             for run in runs:
@@ -327,33 +233,14 @@ class Worker:
                     self._say_unknown(run.claimed.action)
                     self._done(unknown_action(run))
 
-    def _listens(self) -> bool:
-        """Whether notifications arrive."""
-        return self._listener is not None and self._listener.listening.is_set()
-
     def _idle_wait(self) -> float:
-        """Until the next poll, or until the next planned task is due, if that is sooner.
-
-        While it is quiet, nothing having been due, this question stands in for a pass; 0: then something is due.
-        """
-        deaf = not self._listens()
+        """Until the next poll, or until the next planned task is due, if that is sooner."""
+        deaf = self._listener is None or not self._listener.listening.is_set()
         poll = jittered(
             min(self._config.poll, DEFAULTS.poll_deaf).total_seconds() if deaf else self._config.poll.total_seconds()
         )
-        was_quiet = self._quiet
-        due, repeatable = self._fetcher.look_ahead()
-        if deaf and not repeatable:
-            self._fetcher.look_at_pauses()
-        if due == 0:
-            self._quiet = False
-            if was_quiet:
-                return 0.0
-            # A pass has just left it there: its agent is busy, or somebody has it locked.
-            due = self._fetcher.next_due()
-        wait = poll if due is None else min(poll, due + 0.001)
-        # What is planned before the next poll is claimed without another question.
-        self._quiet = repeatable and wait == poll
-        return wait
+        due = self._fetcher.next_due()
+        return poll if due is None else min(poll, due + 0.001)
 
     # -- what the parts call
 
@@ -367,15 +254,14 @@ class Worker:
         if run is None or run.completed_itself:
             # That one is refused where the handler's own completion was committed, and then nothing has failed.
             return
-        with logs.inside(run.claimed, self.name):
-            log.warning(
-                "task %s (%s) failed in attempt %d of %d: %s",
-                run.lease.task_id,
-                run.claimed.action,
-                run.claimed.attempt,
-                run.claimed.max_attempts,
-                one_line((settlement.detail or "").partition("\n")[0], _REASON),
-            )
+        log.warning(
+            "task %s (%s) failed in attempt %d of %d: %s",
+            run.lease.task_id,
+            run.claimed.action,
+            run.claimed.attempt,
+            run.claimed.max_attempts,
+            one_line((settlement.detail or "").partition("\n")[0], _REASON),
+        )
 
     def _lost(self, run: Running) -> None:
         self._settled([run.lease])
@@ -387,19 +273,11 @@ class Worker:
         self._wake.set()
 
     def _heard(self, queue: str | None) -> None:
-        """A notification; None: some may have been missed."""
         if queue is None or queue == EDGES:
             self._sweeper.wake()
-        if queue is None or queue == ASKED:
-            self._keeper.tell()
-        if queue is None or queue == RESUMED:
-            self._fetcher.resumed()
-        if queue is None or queue == RESUMED or queue in self.queues:
-            self._look_soon()
-
-    def _look_soon(self) -> None:
-        self._woken = True
-        self._wake.set()
+        if queue is None or queue in self.queues:
+            self._woken = True
+            self._wake.set()
 
     def _reaped(self, reaped: Iterable[Reaped]) -> None:
         for one in reaped:
@@ -407,20 +285,7 @@ class Worker:
                 self._fetcher.came_back(one.queue)
                 if one.agent is not None:
                     self._fetcher.agent_free(one.queue, one.agent)
-        self._sweeper.wake()
-        self._look_soon()
-
-    def _registration(self) -> Registration:
-        return {
-            "name": self.name,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": VERSION,
-            "queues": self.queues,
-            "actions": sorted(self._app.names),
-            "offers": self._config.offers,
-            "concurrency": self._config.concurrency,
-        }
+        self._heard(None)
 
     def _context(self, run: Running, stop: Stop, deadline: datetime | None) -> Context:
         return Context(
@@ -430,7 +295,6 @@ class Worker:
             async_client=lambda: self._app.async_client,
             progress=lambda percent, message: self._keeper.report(run.lease, percent, message),
             deadline=deadline,
-            state=self._opened.state,
         )
 
     def _refused(self, settlement: Settlement, error: LeaseNotHeld) -> None:
@@ -464,21 +328,16 @@ class Worker:
 
     def _shut_down(self) -> int:
         """Stop in order: what has not started goes back, what runs may finish, leases are kept to the last."""
-        self._vitals.draining()
-        ends = (self._stopped_at or time.monotonic()) + self._config.drain.total_seconds()
         for part in (self._reaper, self._sweeper, self._pruner, self._listener):
             if part is not None:
                 part.stop()
         for run in self._executor.drop_waiting():
             run.ended = True
             self._done(Settlement(Event.RELEASE, run.lease))
-        self._await(self._runs, ends - time.monotonic(), unless=self._hurry)
-        # Outcomes may wait for a database that is away, but all of it must be over with the drain.
-        self._await(self._goes_on, ends - time.monotonic() - _LAST_WORDS, unless=self._hurry)
+        self._await(self._goes_on, self._config.drain.total_seconds(), unless=self._hurry)
         for run in self._held.all():
             self._executor.interrupt(run, SHUTDOWN)
         self._await(self._runs, self._config.cancel_grace.total_seconds(), unless=self._hurry)
-        self._executor.kill()
         if self._hurry.is_set():
             self._await(self._runs, _UNWIND, unless=None)
         stuck = [run for run in self._held.all() if not run.ended]
@@ -486,17 +345,13 @@ class Worker:
             # The handler goes on in its thread until the process ends, which is right after this.
             self._done(Outcome.of_stuck(run))
         stuck += [run for run in self._held.replaced() if not run.ended]
-        self._vitals.ending()
         if not self._settler.stop(_SETTLE_WITHIN):
             log.warning("could not settle everything before stopping; leases will run out and be reaped")
         self._keeping.hurry(_ANSWER_WITHIN)
         self._keeper.stop()
-        self._registrar.stop()
-        self._close()
         self._executor.stop()
         for database in (self._database, self._settling, self._keeping):
             database.dispose()
-        self._vitals.close()
         if stuck:
             log.warning("%d handler(s) did not stop in time; their tasks were released", len(stuck))
             return STUCK
@@ -508,7 +363,6 @@ class Worker:
         while what() and (left := ends - time.monotonic()) > 0:
             if unless is not None and unless.is_set():
                 return
-            self._vitals.turned()
             self._wake.clear()
             self._wake.wait(min(left, 0.1))
 
@@ -519,10 +373,6 @@ class Worker:
     def _runs(self) -> bool:
         """Whether any handler runs, but for those; what has ended waits for the settler, which gets time of its own."""
         return any(not run.stuck and not run.ended for run in (*self._held.all(), *self._held.replaced()))
-
-
-def _with_aliases(action: Action[..., object]) -> str:
-    return f"{action.name} (was {', '.join(action.aliases)})" if action.aliases else action.name
 
 
 def run(app: App, config: WorkerConfig) -> int:

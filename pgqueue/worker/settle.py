@@ -78,10 +78,6 @@ class Settler:
         self._give_up.set()
         return done
 
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
     def run_once(self, settlements: Sequence[Settlement]) -> list[Lease]:
         """Write a batch; returns the leases that are done with. The others are locked by somebody and stay here."""
         done: list[Lease] = []
@@ -114,7 +110,7 @@ class Settler:
         return done
 
     def _loop(self) -> None:
-        patience = Patience(log, self._give_up, self._database.outage)
+        patience = Patience(log, self._give_up)
         ending = False
         pending: list[Settlement] = []
         while not self._give_up.is_set():

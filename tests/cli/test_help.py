@@ -114,7 +114,7 @@ def test_completion_knows_commands_options_and_values(lost: Program) -> None:
         env = {"_PGQUEUE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
         return {line.partition(",")[2] for line in lost.apart(env=env).out.splitlines()}
 
-    assert completed("pgqueue re", 1) == {"retry", "release", "reschedule", "reap", "resume"}
+    assert completed("pgqueue re", 1) == {"retry", "release", "reschedule", "reap"}
     assert completed("pgqueue db ", 2) == {"upgrade", "downgrade", "current", "check", "sql", "journal"}
     assert "--error-contains" in completed("pgqueue list --", 2)
     assert completed("pgqueue list --status d", 3) == {"dead"}

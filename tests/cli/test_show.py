@@ -22,7 +22,7 @@ def test_show_begins_with_what_and_why(program: Program, client: Client) -> None
     lines = program("show", str(made)).out.splitlines()
 
     assert lines[0] == f"{made}\tsend\tpending"
-    assert re.fullmatch(r"ready for [\d.]+s: waits for a worker that serves queue mail; none is registered", lines[1])
+    assert re.fullmatch(r"ready for [\d.]+s: waits for a worker that serves queue mail", lines[1])
     assert "queue\tmail" in lines
 
 

@@ -112,7 +112,7 @@ CASES = {
     "running, to be cancelled": (
         running(cancel_requested=True),
         None,
-        RUNS + "; its cancellation was requested: the holder was told, and learns of it at its next renewal",
+        RUNS + "; its cancellation was requested, the holder learns of it at its next renewal",
     ),
     "running, and nobody renews it": (
         running(lease_expires_at=NOW - timedelta(seconds=3)),

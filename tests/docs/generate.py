@@ -47,7 +47,6 @@ _LIMITS: Mapping[str, str] = {
     "MESSAGE_BYTES": "a progress message; what is longer is cut in the middle",
     "BATCH": "tasks of one claim, and of one chunk of `enqueue_many`",
     "PARENTS": "tasks that one depends on",
-    "MEMORY": "bytes of data that the process of a handler may have (`memory=`)",
 }
 
 

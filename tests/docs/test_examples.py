@@ -23,7 +23,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 import pgqueue
 
 from .pages import PAGES, ROOT, Block, all_blocks, blocks, name
-from .project import PROJECTS
 
 README = ROOT / "README.md"
 
@@ -71,7 +70,7 @@ def run(block: Block, names: dict[str, Any]) -> None:
         asyncio.run(result)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in PROJECTS], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name)
 def test_examples_of_a_page_run(page: Path, reader: dict[str, Any]) -> None:
     apps = {reader["app"]}
     try:

@@ -15,7 +15,6 @@ from pgqueue.client import Client
 from pgqueue.database import Database
 from pgqueue.errors import DatabaseError
 from pgqueue.ids import new_id
-from pgqueue.maintenance import Registrar, Registration
 from pgqueue.options import NewTask
 
 from .pages import ROOT, blocks
@@ -25,17 +24,6 @@ SQL = [block.text for block in blocks(PAGE, "sql")]
 [CREATE] = [text for text in SQL if "create role" in text]
 [GRANT] = [text for text in SQL if "grant usage" in text]
 ROLES = ("queue_migrator", "queue_worker", "queue_producer")
-
-REGISTERED: Registration = {
-    "name": "w",
-    "host": "h",
-    "pid": 1,
-    "version": "0",
-    "queues": ["default"],
-    "actions": ["ping"],
-    "offers": [],
-    "concurrency": 1,
-}
 
 As = Callable[[str], Database]
 
@@ -110,8 +98,6 @@ def test_producer_enqueues_and_looks_and_no_more(as_role: As) -> None:
         lambda: client.claim_batch("default"),
         client.reap,
         lambda: client.prune(retention=0),
-        lambda: client.pause("queue", "default"),
-        client.workers,
     ):
         with pytest.raises(DatabaseError, match="may not"):
             verb()
@@ -182,13 +168,6 @@ def test_worker_does_all_that_workers_and_people_do_and_no_more(as_role: As) -> 
     with worker.raw() as connection:
         connection.execute("listen pgqueue_tasks")
     assert client.prune(retention=0, dead=0).tasks > 0
-    client.pause("queue", "default", by="ada")
-    assert client.resume("queue", "default")
-    registrar = Registrar(worker, lambda: REGISTERED)
-    registrar.run_once()
-    assert [one.name for one in client.workers()] == ["w"]
-    registrar.stop()
-    assert client.workers() == []
 
     for statement in (
         "truncate pgqueue.tasks",

@@ -46,7 +46,7 @@ def test_every_setting_is_documented() -> None:
     assert set(generate.limits()) == set(generate._LIMITS)
 
 
-INTERNAL = {"PGQUEUE_DEMO_PARENT", "PGQUEUE_RELOAD_PARENT"}
+INTERNAL = {"PGQUEUE_DEMO_PARENT"}
 """Between processes of ours; nobody sets them."""
 
 

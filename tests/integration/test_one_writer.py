@@ -82,7 +82,6 @@ def every_statement(sql: Statements) -> dict[str, sa.Executable]:
         built[f"to_look_at {size}"] = sql.to_look_at(size)
         built[f"claim_conditional {size}"] = sql.claim_conditional(size)
         built[f"free_agents {size}"] = sql.free_agents(size)
-        built[f"free_agents thorough {size}"] = sql.free_agents(size, thorough=True)
     for kind in get_args(Kind):
         built[f"prunable {kind}"] = sql.prunable(kind)
         built[f"count_prunable {kind}"] = sql.count_prunable((kind,))

@@ -36,7 +36,6 @@ INDEXES: dict[str, set[str]] = {
     "met_levels": {"claim_conditional"},
     "claim_conditional": {"claim_due", "claim_conditional", "tasks_pkey", "pauses_pkey"},
     "free_agents": {"due_agent", "claim_agent", "uniq_running_per_agent", "pauses_pkey"},
-    "free_agents thorough": {"due_agent", "claim_agent", "uniq_running_per_agent", "pauses_pkey"},
     "claim_agents": {"claim_agent", "uniq_running_per_agent", "tasks_pkey", "pauses_pkey"},
     "expired": {"running"},
     "earliest_expiry": {"running"},
@@ -77,9 +76,6 @@ def work(store: Store, connection: Any) -> Iterator[str]:
     yield "claim_conditional"
     store.claim_agents(connection, "default", size=100, owner="me", lease=MINUTE, cursor=AgentCursor())
     yield "free_agents"
-    cursor = AgentCursor()
-    store.claim_agents(connection, "default", size=100, owner="me", lease=MINUTE, cursor=cursor, thorough=True)
-    yield "free_agents thorough"
     store._claim_heads(connection, "default", ["agent-1", "agent-2"], owner="me", lease=MINUTE, offers=())
     yield "claim_agents"
     for event in (Event.COMPLETE, Event.FAIL, Event.BURY, Event.RELEASE, Event.SNOOZE, Event.ACKNOWLEDGE):
@@ -238,7 +234,7 @@ def test_plan_prepared_on_an_empty_table_stays_an_index_scan_when_it_is_full(nam
 def test_statement_binds_neither_a_status_nor_a_claims_limit(name: str, loaded: Loaded) -> None:
     text, values = loaded[1][name]
     assert not set(map(str, Status)) & {str(value) for value in values.values()}
-    if name in ("claim_due", "claim_conditional", "met_levels", "claim_agents", "free_agents", "free_agents thorough"):
+    if name in ("claim_due", "claim_conditional", "met_levels", "claim_agents", "free_agents"):
         assert not re.search(r"(?i)limit\s+%\(", text)
     if name.startswith("settle") or name in ("renew", "report"):
         # Named in the WHERE, it would make the planner hash the whole index of what runs.

@@ -19,7 +19,7 @@ VERBS = [
     *("enqueue", "enqueue_many", "claim", "claim_batch", "renew", "report_progress", "complete", "fail", "bury"),
     *("release", "snooze", "acknowledge_cancel", "cancel", "retry", "dismiss", "evict", "reschedule"),
     *("set_gate", "replace_pending_payload", "find_by_dedupe_key", "find_pending", "has_active", "get", "list_tasks"),
-    *("count_tasks", "stats", "pause", "resume", "pauses", "workers", "agents", "reap", "prune"),
+    *("count_tasks", "stats", "reap", "prune"),
 ]
 
 

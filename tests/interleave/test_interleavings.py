@@ -15,7 +15,7 @@ from .stepper import WAITS, Run, Stage, orders
 from .verbs import KINDS
 from .world import World
 
-FEW, MANY = 40, 80
+FEW, MANY = 40, 150
 """Orders of one case at the most. Those with the fewest preemptions come first: races need few, if they need any. Half
 of the cases have no more than the few, and none has more than some thousands.
 """

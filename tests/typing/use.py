@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
@@ -22,8 +20,6 @@ from pgqueue import (
     Context,
     Enqueued,
     Gated,
-    Lifespan,
-    Middleware,
     NewTask,
     Parent,
     Permanent,
@@ -33,39 +29,9 @@ from pgqueue import (
     Snooze,
     Status,
     Task,
-    WaitTimeout,
 )
-from pgqueue.testing import Ran, assert_enqueued, drain, enqueued, in_transaction
-from pgqueue.worker import Worker
 
-
-@contextlib.asynccontextmanager
-async def lifespan(app: App) -> AsyncIterator[dict[str, int]]:
-    yield {"pool": 1}
-
-
-@contextlib.contextmanager
-def sync_lifespan(app: App) -> Iterator[None]:
-    yield
-
-
-def timed(ctx: Context, call: Callable[[], Any]) -> Any:
-    return call()
-
-
-async def atimed(ctx: Context, call: Callable[[], Awaitable[Any]]) -> Any:
-    return await call()
-
-
-opens: Lifespan = lifespan
-around: Middleware = timed
-App(lifespan=sync_lifespan, middleware=(around,), imports=("shop.tasks",))
-app = App(lifespan=opens, middleware=[timed, atimed], imports=["shop.tasks"])
-
-
-@app.task(name="renamed", aliases=["old", "older"])
-def renamed(n: int) -> int:
-    return n
+app = App()
 
 
 @app.task
@@ -108,7 +74,6 @@ def mixed(ctx: Context, url: str) -> Snooze | None:
     ctx.sleep(0.1)
     ctx.progress(50, "half")
     assert_type(ctx.fence, int)
-    assert_type(ctx.state, Any)
     assert_type(ctx.agent, str | None)
     assert_type(ctx.cancelled, bool)
     return Snooze(30)
@@ -159,29 +124,6 @@ def blocking(
     plain(to="x")
     assert_type(with_ctx(to="x", subject="y"), dict[str, int])
     assert_type(app.run_worker(concurrency=5), int)
-    assert_type(app.worker(concurrency=5), AbstractContextManager[Worker])
-    with app.worker() as worker:
-        assert_type(worker.status, int | None)
-        assert_type(plain.enqueue(to="a").wait(timedelta(seconds=3)), Task)
-    try:
-        assert_type(app.client.wait(made, timeout=3), Task)
-        app.client.wait(made.id, timeout=0.5)
-    except WaitTimeout as late:
-        assert_type(late.status, Status)
-    assert_type(renamed.aliases, tuple[str, ...])
-
-
-def testing(connection: Connection, session: Session) -> None:
-    with in_transaction(app, session) as same:
-        assert_type(same, App)
-        assert_type(assert_enqueued(plain, to="a"), list[Task])
-        assert_enqueued(plain.using(queue="mail"), 2, to="a")
-        assert_type(enqueued(app), list[Task])
-        enqueued(coro, n=1)
-        assert_type(drain(app, offers=["gpu"], raise_errors=True, limit=10), list[Ran])
-    for ran in drain(app, connection=connection):
-        assert_type(ran.status, Status)
-        assert_type(ran.error, BaseException | None)
 
 
 async def asynchronous(
@@ -231,4 +173,3 @@ async def async_client_verbs(client: AsyncClient, session: AsyncSession) -> None
     assert_type(await client.on(session).retry(made.id), Task)
     assert_type(await client.set_gate(made.id), Gated)
     assert_type(await client.parents(made.id), list[Parent])
-    assert_type(await client.wait(made, timeout=timedelta(minutes=1)), Task)

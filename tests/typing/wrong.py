@@ -5,8 +5,7 @@ from __future__ import annotations
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from pgqueue import App, Context
-from pgqueue.testing import assert_enqueued, drain, in_transaction
+from pgqueue import Context
 from tests.typing.use import app, coro, plain, with_ctx
 
 plain.enqueue(too="a")  # E
@@ -23,14 +22,6 @@ plain.using(on_parent_failure="ignore").enqueue(to="a")  # E
 plain.using(dedupe="for ever", dedupe_key="k").enqueue(to="a")  # E
 plain.using(requires=[1]).enqueue(to="a")  # E
 app.client.set_gate(plain.enqueue(to="a"))  # E
-App(lifespan=lambda app: 3)  # E
-App(middleware=[lambda ctx: 3])  # E
-App(imports="shop.tasks", middleware=plain)  # E
-app.task(aliases=3)(lambda: None)  # E
-app.client.wait(plain.enqueue(to="a"))  # E
-app.client.wait("0195f2b4-7c31-7b4a-9f00-0123456789ab", timeout=3)  # E
-plain.enqueue(to="a").wait("3s")  # E
-assert_enqueued("plain", to="a")  # E
 
 
 async def f(s: AsyncSession, t: Session) -> None:
@@ -38,9 +29,6 @@ async def f(s: AsyncSession, t: Session) -> None:
     await plain.aenqueue_on(t, to="a")  # E
     coro.aenqueue(n=1)  # E
     plain.enqueue_on(3, to="a")  # E
-    drain(app, connection=s)  # E
-    with in_transaction(app, s):  # E
-        pass
 
 
 @app.task(queu="x")  # E

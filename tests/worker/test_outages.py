@@ -111,7 +111,7 @@ def test_worker_stops_while_the_server_is_frozen(
     worker = InThread(distant, {"listen": True, "drain": 0, "cancel_grace": 0, "poll": 0.05})
     if busy:
         eventually(lambda: app.client.stats()["running"] == 1)
-    eventually(lambda: worker.worker._fetcher._passes > 0)
+    eventually(lambda: worker.worker._fetcher._passes > 2)
     proxy.freeze()
     worker.stop()
     gate.set()

@@ -15,7 +15,7 @@ from pgqueue import App, Claimed, Event, InputError, Interrupted, Lease, Payload
 from pgqueue.config import Limits
 from pgqueue.context import Context, Stop
 from pgqueue.ids import new_id
-from pgqueue.worker.calls import Outcome, unknown_action
+from pgqueue.worker.execute import Outcome, unknown_action
 from pgqueue.worker.running import CANCELLED, LOST, SHUTDOWN, TIMEOUT, Held, Running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,1 +1,0 @@
-"""`pgqueue.testing`: what users test their programs with."""
